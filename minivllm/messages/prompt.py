@@ -1,0 +1,17 @@
+"""The forms in which a user may give a prompt, as in vLLM."""
+
+from typing import TypedDict
+
+
+class TextPrompt(TypedDict, total=False):
+    prompt: str
+    cache_salt: str
+
+
+class TokensPrompt(TypedDict, total=False):
+    prompt_token_ids: list[int]
+    prompt: str  # the text behind the ids, if known; only echoed
+    cache_salt: str
+
+
+Prompt = str | list[int] | TextPrompt | TokensPrompt

@@ -1,0 +1,37 @@
+"""What goes from the engine to the core: requests to add or abort, and method calls."""
+
+import msgspec
+
+from minivllm.messages.sampling_params import SamplingParams
+
+
+class EngineRequest(msgspec.Struct, array_like=True):
+    """One sequence to generate (n = 1 here: `engine.fanout` has divided larger n). Validated; the core trusts it."""
+
+    request_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams  # max_tokens is a number here, never None
+    eos_token_ids: list[int]  # end generation unless ignore_eos; also banned while min_tokens is not reached
+    bad_words_token_ids: list[list[int]]
+    arrival_time: float  # time.monotonic(), which all processes of one machine share
+    priority: int = 0  # lower runs first, with scheduling_policy = "priority"
+    cache_salt: str | None = None
+
+
+class AddRequests(msgspec.Struct, array_like=True, tag=True):
+    requests: list[EngineRequest]
+
+
+class AbortRequests(msgspec.Struct, array_like=True, tag=True):
+    request_ids: list[str]
+
+
+class CallMethod(msgspec.Struct, array_like=True, tag=True):
+    """Call a `@remote` method of the core by name; answered by a `CallReply` with the same `call_id`."""
+
+    call_id: int
+    method: str
+    args: list
+
+
+CoreInput = AddRequests | AbortRequests | CallMethod
