@@ -1,0 +1,53 @@
+"""Device kernels: `ops_for(device)` names the module of every op; worker and model call nothing else here."""
+
+import importlib
+import logging
+from dataclasses import dataclass
+from functools import cache
+from types import ModuleType
+
+logger = logging.getLogger("minivllm.kernels")
+
+OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm")
+
+
+@dataclass(frozen=True, slots=True)
+class Ops:
+    """One module per op; every family (`reference`, `cpu`) has the same modules with the same functions."""
+
+    name: str
+    attention: ModuleType
+    kv_write: ModuleType
+    norm: ModuleType
+    rotary: ModuleType
+    activation: ModuleType
+    gemm: ModuleType
+
+
+def extension_error() -> str | None:
+    """Why the compiled extension `minivllm._cpu` cannot be used, or None if it can."""
+    try:
+        importlib.import_module("minivllm._cpu")
+    except ImportError as error:
+        return str(error)
+    return None
+
+
+@cache
+def ops_for(device: str, use_extension: bool = True) -> Ops:
+    """Ops for tensors on `device`; `use_extension=False` (MINIVLLM_NO_EXT=1) forces the torch reference."""
+    if device != "cpu" or not use_extension:
+        logger.info("kernels: torch reference on %s", device)
+        return _load("reference")
+    reason = extension_error()
+    if reason is not None:
+        logger.warning("kernels: torch reference (slow); the compiled extension is not available: %s", reason)
+        return _load("reference")
+    isa = importlib.import_module("minivllm._cpu").isa()
+    logger.info("kernels: compiled extension, %s", isa)
+    return _load("cpu")
+
+
+def _load(family: str) -> Ops:
+    modules = {op: importlib.import_module(f"minivllm.kernels.{family}.{op}") for op in OPS}
+    return Ops(name=family, **modules)

@@ -1,0 +1,79 @@
+"""Causal attention over a paged KV cache in torch, one sequence at a time, softmax in fp32."""
+
+import torch
+from torch import Tensor
+
+# Queries of one sequence are handled in tiles, so that the score matrix stays small for long prompts.
+_QUERY_TILE = 256
+
+
+def paged_attention(
+    q: Tensor,
+    kv: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    out: Tensor | None = None,
+    *,
+    sliding_window: int = 0,
+    soft_cap: float = 0.0,
+) -> Tensor:
+    """Attend each query token to the keys of its sequence up to its own position.
+
+    q: [num_tokens, num_heads, head_dim]; kv: [2, num_blocks, num_kv_heads, block_size, head_dim];
+    block_tables: int32 [num_seqs, max_blocks]; query_start: int32 [num_seqs + 1]; context_lens: int32 [num_seqs], keys
+    including this step's. Query i of a sequence sits at position context_len - query_len + i. With a sliding window W it
+    sees keys in (position - W, position]; with a soft cap c scores become c * tanh(score / c).
+    Only table entries and cache rows of visible keys are read.
+    """
+    out = torch.empty_like(q) if out is None else out
+    starts, contexts = query_start.tolist(), context_lens.tolist()
+    for seq, context_len in enumerate(contexts):
+        first, last = starts[seq], starts[seq + 1]
+        for begin in range(first, last, _QUERY_TILE):
+            end = min(begin + _QUERY_TILE, last)
+            position = context_len - (last - begin)
+            high = position + (end - begin)
+            low = max(0, position - sliding_window + 1) if sliding_window else 0
+            keys, values = _gather(kv, block_tables[seq], low, high)
+            scores = _scores(q[begin:end], keys, scale, soft_cap)
+            _mask(scores, position, low, sliding_window)
+            out[begin:end] = _combine(scores.softmax(-1), values).to(out.dtype)
+    return out
+
+
+def _gather(kv: Tensor, table: Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:
+    """Keys and values of positions low..high as fp32 [num_kv_heads, high - low, head_dim]."""
+    block_size = kv.shape[3]
+    first = low // block_size
+    blocks = table[first : -(-high // block_size)].long()
+    offset = low - first * block_size
+    pages = kv[:, blocks].transpose(1, 2).flatten(2, 3)  # [2, num_kv_heads, keys of whole blocks, head_dim]
+    keys, values = pages[:, :, offset : offset + high - low].float()
+    return keys, values
+
+
+def _scores(q: Tensor, keys: Tensor, scale: float, soft_cap: float) -> Tensor:
+    num_tokens, num_heads, head_dim = q.shape
+    num_kv_heads = keys.shape[0]
+    grouped = q.float().view(num_tokens, num_kv_heads, num_heads // num_kv_heads, head_dim)
+    scores = torch.einsum("tkgd,knd->kgtn", grouped, keys) * scale
+    return soft_cap * torch.tanh(scores / soft_cap) if soft_cap else scores
+
+
+def _mask(scores: Tensor, position: int, low: int, sliding_window: int) -> None:
+    num_tokens, num_keys = scores.shape[-2:]
+    if num_tokens == 1:  # the gathered range is exactly what a single query sees
+        return
+    query_at = torch.arange(position, position + num_tokens, device=scores.device)[:, None]
+    key_at = torch.arange(low, low + num_keys, device=scores.device)[None, :]
+    hidden = key_at > query_at
+    if sliding_window:
+        hidden |= key_at <= query_at - sliding_window
+    scores.masked_fill_(hidden, float("-inf"))
+
+
+def _combine(weights: Tensor, values: Tensor) -> Tensor:
+    mixed = torch.einsum("kgtn,knd->tkgd", weights, values)
+    return mixed.flatten(1, 2)
