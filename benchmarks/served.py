@@ -1,0 +1,74 @@
+"""A `minivllm serve` process for the benchmarks of this folder: start, wait, memory of the whole process tree, stop."""
+
+import contextlib
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+
+def free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+def post(port: int, path: str, body: dict, timeout: float = 120) -> dict:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+    try:
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+        reply = connection.getresponse()
+        text = reply.read()
+        if reply.status != 200:
+            raise RuntimeError(f"{path}: {reply.status} {text[:200]!r}")
+        return json.loads(text)
+    finally:
+        connection.close()
+
+
+def tree(root: int) -> list[int]:
+    """Process ids of `root` and everything below it."""
+    found, todo = [], [root]
+    while todo:
+        found.append(pid := todo.pop())
+        for task in Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                todo += [int(child) for child in task.read_text().split()]
+    return found
+
+
+def memory_mib(root: int) -> float:
+    """Proportional set size of a process tree in MiB: every resident page counted once."""
+    total = 0
+    for pid in tree(root):
+        with contextlib.suppress(OSError):
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+    return total / 1024
+
+
+@contextlib.contextmanager
+def served(*arguments: str) -> Iterator[tuple[subprocess.Popen, int, float]]:
+    """(process, port, seconds until the first answered request) of a server that is stopped at the end."""
+    port = free_port()
+    command = [sys.executable, "-m", "minivllm", "serve", *arguments, "--host", "127.0.0.1", "--port", str(port)]
+    began = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        while True:
+            try:
+                post(port, "/v1/completions", {"prompt": "The capital of France is", "max_tokens": 1, "temperature": 0})
+                break
+            except OSError:
+                if process.poll() is not None:
+                    raise SystemExit(process.stderr.read()) from None  # type: ignore[union-attr]
+                time.sleep(0.005)
+        yield process, port, time.perf_counter() - began
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)

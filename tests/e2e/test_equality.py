@@ -1,0 +1,116 @@
+"""Greedy tokens in float32 equal transformers' `generate`, however the engine batches, cuts, preempts or caches."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import openai
+import pytest
+from transformers import AutoModelForCausalLM
+
+from minivllm import LLM, SamplingParams
+
+ROWS = json.loads(Path(__file__).with_name("reference_smollm2.json").read_text())
+PROMPTS = [{"prompt_token_ids": row["prompt_token_ids"]} for row in ROWS]
+GREEDY = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True, logprobs=0)
+
+
+def check(answers: Sequence[Sequence[int]]) -> None:
+    for number, (row, got) in enumerate(zip(ROWS, answers, strict=True)):
+        if list(got) != row["token_ids"]:
+            at = next(i for i, (a, b) in enumerate(zip(got, row["token_ids"])) if a != b)
+            pytest.fail(f"prompt {number} differs at token {at}, where the margin is {row['margins'][at]}")
+
+
+def metric(llm: LLM, name: str) -> float:
+    return sum(m.value for m in llm.get_metrics() if m.name == f"minivllm:{name}")
+
+
+def generate(llm: LLM) -> list:
+    return llm.generate(PROMPTS, GREEDY, use_tqdm=False)
+
+
+def test_the_reference_is_what_transformers_says(smollm2: Path) -> None:
+    """The stored rows are not stale: two of them, computed anew."""
+    import torch
+
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
+    for row in (ROWS[4], ROWS[27]):
+        ids = torch.tensor([row["prompt_token_ids"]])
+        out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=64, do_sample=False, eos_token_id=None)
+        assert out[0, ids.shape[1] :].tolist() == row["token_ids"]
+
+
+def test_alone_and_in_one_batch_and_from_the_prefix_cache(smollm2: Path) -> None:
+    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=2048, enable_prefix_caching=True)
+    try:
+        batch = generate(llm)
+        check([o.outputs[0].token_ids for o in batch])
+        for output, row in zip(batch, ROWS):
+            got = [entry[token].logprob for entry, token in zip(output.outputs[0].logprobs, output.outputs[0].token_ids)]
+            assert got == pytest.approx(row["logprobs"], abs=2e-3)
+        again = generate(llm)
+        check([o.outputs[0].token_ids for o in again])
+        assert sum(o.num_cached_tokens for o in again) > 0.8 * sum(len(r["prompt_token_ids"]) // 16 * 16 for r in ROWS)
+        assert llm.get_tokenizer().decode(ROWS[4]["token_ids"]) == again[4].outputs[0].text
+    finally:
+        llm.shutdown()
+
+
+def test_alone(smollm2: Path) -> None:
+    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=2048, enable_prefix_caching=False)
+    try:
+        check([llm.generate([prompt], GREEDY, use_tqdm=False)[0].outputs[0].token_ids for prompt in PROMPTS])
+    finally:
+        llm.shutdown()
+
+
+def test_small_chunks(smollm2: Path) -> None:
+    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=2048, max_num_batched_tokens=64)
+    try:
+        check([o.outputs[0].token_ids for o in generate(llm)])
+    finally:
+        llm.shutdown()
+
+
+def test_preemption(smollm2: Path) -> None:
+    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=1536, num_gpu_blocks_override=98)
+    try:
+        check([o.outputs[0].token_ids for o in generate(llm)])
+        assert metric(llm, "num_preemptions") >= 10
+    finally:
+        llm.shutdown()
+
+
+def test_bfloat16_logprobs(smollm2: Path) -> None:
+    """Forced through the same tokens, bfloat16 logprobs stay within 0.1 of transformers' bfloat16."""
+    import torch
+
+    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.bfloat16)
+    llm = LLM(model=str(smollm2), dtype="bfloat16", max_model_len=2048)
+    try:
+        for number in (4, 11, 21, 26, 27, 29):
+            ids = ROWS[number]["prompt_token_ids"] + ROWS[number]["token_ids"]
+            with torch.inference_mode():
+                logprobs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
+            truth = logprobs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+            params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+            (output,) = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
+            got = torch.tensor([entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], ids[1:])])
+            likely = truth > -8  # the far tail is dominated by bfloat16's own rounding in both
+            assert (got - truth).abs()[likely].max() < 0.1, f"prompt {number}"
+    finally:
+        llm.shutdown()
+
+
+def test_through_http_streaming(launch, smollm2: Path) -> None:
+    with launch(smollm2, "--served-model-name", "m", "--dtype", "float32", "--max-model-len", "2k") as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        for number in (0, 4, 13, 18, 21, 28, 31, 35):
+            row = ROWS[number]
+            stream = client.completions.create(
+                model="m", prompt=row["prompt_token_ids"], max_tokens=64, temperature=0, stream=True,
+                extra_body={"ignore_eos": True, "return_token_ids": True},
+            )  # fmt: skip
+            tokens = [t for chunk in stream for c in chunk.choices for t in (c.model_extra or {}).get("token_ids") or []]
+            assert tokens == row["token_ids"], f"prompt {number}"
