@@ -1,0 +1,94 @@
+"""Options to command-line flags and back. Used by `AsyncEngineArgs`."""
+
+import argparse
+import difflib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from minivllm.config.option import Option, options_of
+from minivllm.errors import ConfigError
+
+
+def add_flags(parser: argparse.ArgumentParser, sections: Iterable[type]) -> argparse.ArgumentParser:
+    """One argument group per section. Absent flags stay absent from the namespace."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE.yaml",
+        default=argparse.SUPPRESS,
+        help="Options from a file, as `name: value`; flags win over it.",
+    )
+    for section in sections:
+        group = parser.add_argument_group(section.__doc__)
+        for option in options_of(section):
+            _add_flag(group, option)
+    return parser
+
+
+def given_options(args: argparse.Namespace, known: Mapping[str, Option]) -> dict[str, Any]:
+    """What the user gave by flag, else in the --config file."""
+    flags = {name: value for name, value in vars(args).items() if name in known}
+    path = getattr(args, "config", None)
+    return {**(_read_file(path, known) if path else {}), **flags}
+
+
+def _add_flag(group: Any, option: Option) -> None:
+    keywords: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": _help(option)}
+    if option.type is bool:
+        # The flag that changes the default is shown; its opposite works too (it may undo a --config file).
+        yes, no = option.flag, "--no-" + option.flag[2:]
+        hidden = {**keywords, "help": argparse.SUPPRESS}
+        group.add_argument(yes, action="store_const", const=True, **(hidden if option.default else keywords))
+        group.add_argument(no, action="store_const", const=False, **(_negated(keywords) if option.default else hidden))
+        return
+    if option.type is tuple:
+        keywords |= {"nargs": "+", "action": "extend"}
+    keywords["metavar"] = option.metavar or ("{" + ",".join(option.choices) + "}" if option.choices else _metavar(option))
+    group.add_argument(option.flag, type=_converter(option), **keywords)
+
+
+def _negated(keywords: dict[str, Any]) -> dict[str, Any]:
+    text: str = keywords["help"]
+    return {**keywords, "help": "Do not " + text[0].lower() + text[1:]}
+
+
+def _metavar(option: Option) -> str:
+    return {int: "N", float: "X", dict: "JSON"}.get(option.type, "TEXT")
+
+
+def _help(option: Option) -> str:
+    plain = option.type in (str, int, float) and not option.auto and option.default not in (None, "")
+    default = f" (default: {option.default})" if plain else ""
+    return (option.help + default).replace("%", "%%")
+
+
+def _converter(option: Option) -> Callable[[str], Any]:
+    def convert(text: str) -> Any:
+        try:
+            return text if option.type is tuple else option.check(text)
+        except ValueError as e:
+            raise argparse.ArgumentTypeError(str(e)) from e
+
+    return convert
+
+
+def _read_file(path: str, known: Mapping[str, Option]) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(Path(path).expanduser().read_text()) or {}
+    except OSError as e:
+        raise ConfigError(f"cannot read --config {path}: {e.strerror}.", param="config") from e
+    except yaml.YAMLError as e:
+        raise ConfigError(f"--config {path} is not YAML: {' '.join(str(e).split())}", param="config") from e
+    if not isinstance(content, dict):
+        raise ConfigError(f"--config {path} must hold `name: value` lines.", param="config")
+    options = {str(key).removeprefix("--").replace("-", "_"): value for key, value in content.items()}
+    for name, value in options.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            hint = f": did you mean {close[0].replace('_', '-')!r}?" if close else "."
+            raise ConfigError(f"--config {path}: unknown option {name.replace('_', '-')!r}{hint}", param="config")
+        if known[name].type is str and isinstance(value, (int, float)) and not isinstance(value, bool):
+            options[name] = str(value)
+    return options

@@ -1,0 +1,35 @@
+"""`EngineConfig`: all that the engine, the core and the worker know of options and model. Made by `config.resolve`."""
+
+from dataclasses import dataclass
+
+from minivllm.config.model_spec import ModelSpec
+from minivllm.config.sections.cache import CacheConfig
+from minivllm.config.sections.device import DeviceConfig
+from minivllm.config.sections.generation import GenerationConfig
+from minivllm.config.sections.load import LoadConfig
+from minivllm.config.sections.model import ModelConfig
+from minivllm.config.sections.observability import ObservabilityConfig
+from minivllm.config.sections.scheduler import SchedulerConfig
+
+ENGINE_SECTIONS: dict[str, type] = {
+    "model": ModelConfig,
+    "load": LoadConfig,
+    "cache": CacheConfig,
+    "scheduler": SchedulerConfig,
+    "device": DeviceConfig,
+    "observability": ObservabilityConfig,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineConfig:
+    """Frozen and complete; crosses to the core process as msgpack. Facts found at run time never enter it."""
+
+    model: ModelConfig
+    load: LoadConfig
+    cache: CacheConfig
+    scheduler: SchedulerConfig
+    device: DeviceConfig
+    observability: ObservabilityConfig
+    spec: ModelSpec
+    generation: GenerationConfig

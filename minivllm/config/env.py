@@ -1,0 +1,29 @@
+"""The environment variables, read here only. Every one of them starts with MINIVLLM_."""
+
+import os
+
+from minivllm.errors import ConfigError
+from minivllm.utils.logging import LEVELS
+
+
+def api_keys() -> tuple[str, ...]:
+    """MINIVLLM_API_KEY: keys that clients must send, separated by commas; --api-key comes before it."""
+    return tuple(key for key in (k.strip() for k in os.environ.get("MINIVLLM_API_KEY", "").split(",")) if key)
+
+
+def cpu_threads() -> int | None:
+    """MINIVLLM_CPU_THREADS: default of --cpu-threads."""
+    text = os.environ.get("MINIVLLM_CPU_THREADS", "")
+    if not text:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise ConfigError(f"MINIVLLM_CPU_THREADS must be an integer of at least 1, got {text!r}.")
+    return int(text)
+
+
+def logging_level() -> str:
+    """MINIVLLM_LOGGING_LEVEL: DEBUG, INFO (default), WARNING, ERROR, CRITICAL or OFF."""
+    level = os.environ.get("MINIVLLM_LOGGING_LEVEL", "").upper() or "INFO"
+    if level not in (*LEVELS, "OFF"):
+        raise ConfigError(f"MINIVLLM_LOGGING_LEVEL must be one of {', '.join(LEVELS)} or OFF, got {level!r}.")
+    return level

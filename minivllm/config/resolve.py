@@ -1,0 +1,215 @@
+"""From the options given to a complete `EngineConfig`: an ordered list of small rules. Used by `EngineArgs.resolve`."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from minivllm.config import env, model_files
+from minivllm.config.engine_config import ENGINE_SECTIONS, EngineConfig
+from minivllm.config.model_spec import ModelSpec
+from minivllm.config.option import AUTO, options_of
+from minivllm.config.sections.generation import GenerationConfig
+from minivllm.config.sections.server import ServerConfig
+from minivllm.errors import ConfigError
+from minivllm.utils import hub, process
+from minivllm.utils.logging import get_logger
+
+logger = get_logger(__name__)
+
+CPU_MAX_NUM_SEQS = 128
+CPU_MAX_NUM_BATCHED_TOKENS = 2048
+SERVER_MAX_NUM_QUEUED_REQS = 4096
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass
+class Draft:
+    """What the rules work on: `values` begins as the options (given or default) and ends as the fields of the sections."""
+
+    values: dict[str, Any]
+    given: frozenset[str]
+    server: bool
+    folder: Path = Path()
+    tokenizer: Path = Path()
+    hf_config: dict[str, Any] = field(default_factory=dict)
+    spec: ModelSpec | None = None
+    generation: GenerationConfig = GenerationConfig()
+
+
+def resolve_engine(given: Mapping[str, Any], *, server: bool = False) -> EngineConfig:
+    """`given` holds checked values by flat name; names of other sections are left alone."""
+    defaults = {o.name: o.default for section in ENGINE_SECTIONS.values() for o in options_of(section)}
+    known = {name: value for name, value in given.items() if name in defaults}
+    draft = Draft(values={**defaults, **known}, given=frozenset(known), server=server)
+    for rule in RULES:
+        rule(draft)
+    sections = {
+        name: section(**{f: draft.values[f] for f in section.__dataclass_fields__ if f in draft.values})  # type: ignore[attr-defined]
+        for name, section in ENGINE_SECTIONS.items()
+    }
+    assert draft.spec is not None
+    return EngineConfig(**sections, spec=draft.spec, generation=draft.generation)
+
+
+def find_model(draft: Draft) -> None:
+    model = draft.values["model"]
+    if not model:
+        raise ConfigError("no model given: name a model folder or a hub name, as in `minivllm serve FOLDER`.", param="model")
+    draft.folder = hub.resolve_folder(model, draft.values["revision"])
+    draft.values["path"] = str(draft.folder)
+    draft.values["served_model_name"] = draft.values["served_model_name"] or (model,)
+
+
+def find_tokenizer(draft: Draft) -> None:
+    name = draft.values["tokenizer"]
+    draft.tokenizer = hub.resolve_folder(name, what="tokenizer") if name else draft.folder
+    draft.values["tokenizer"] = str(draft.tokenizer)
+
+
+def read_model(draft: Draft) -> None:
+    draft.hf_config = model_files.read_config(draft.folder, draft.values["hf_overrides"])
+    draft.spec = ModelSpec.from_hf(draft.hf_config)
+    quantization = draft.hf_config.get("quantization_config")
+    if quantization:
+        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
+        raise ConfigError(f"quantized weights ({method}) are not supported: use the model's unquantized form.", param="model")
+
+
+def check_weights(draft: Draft) -> None:
+    if draft.values["load_format"] != "dummy":
+        model_files.check_weights(draft.folder)
+
+
+def read_generation_config(draft: Draft) -> None:
+    source = draft.values["generation_config"]
+    if source in ("auto", "vllm"):
+        generation = model_files.read_json(draft.folder / "generation_config.json") if source == "auto" else {}
+    else:
+        path = Path(source).expanduser()
+        path = path / "generation_config.json" if path.is_dir() else path
+        if not path.is_file():
+            raise ConfigError(f"--generation-config {source} is neither auto, vllm nor a folder with generation_config.json.")
+        generation = model_files.read_json(path)
+    draft.generation = GenerationConfig(
+        eos_token_ids=model_files.eos_token_ids(draft.folder, draft.tokenizer, draft.hf_config, generation),
+        defaults=model_files.sampling_defaults(generation),
+    )
+
+
+def choose_device(draft: Draft) -> None:
+    draft.values["device"] = "cpu"
+    if draft.values["cpu_threads"] == AUTO:
+        draft.values["cpu_threads"] = env.cpu_threads() or process.available_cores()
+
+
+def choose_dtype(draft: Draft) -> None:
+    assert draft.spec is not None
+    dtype = draft.values["dtype"]
+    if dtype == "auto":
+        dtype = draft.spec.dtype if draft.spec.dtype in ("bfloat16", "float16") else "bfloat16"
+        if dtype != draft.spec.dtype:
+            logger.info("Running the %s checkpoint in %s; --dtype float32 keeps its precision.", draft.spec.dtype, dtype)
+    draft.values["dtype"] = dtype
+
+
+def choose_max_model_len(draft: Draft) -> None:
+    assert draft.spec is not None
+    limit = draft.spec.max_length
+    tokenizer_limit = model_files.read_json(draft.tokenizer / "tokenizer_config.json").get("model_max_length")
+    if isinstance(tokenizer_limit, int) and 0 < tokenizer_limit < limit:
+        limit = tokenizer_limit
+    else:
+        tokenizer_limit = None
+    asked = draft.values["max_model_len"]
+    draft.values["max_model_len_auto"] = asked == AUTO and "max_model_len" in draft.given
+    if asked > limit:
+        raise ConfigError(
+            f"User-specified max_model_len ({asked}) is greater than the derived max_model_len "
+            f"(max_position_embeddings={draft.spec.max_length} or model_max_length={tokenizer_limit} in the model's files). "
+            f"Use --max-model-len {limit} or less, or extend the model's positions with --hf-overrides.",
+            param="max_model_len",
+            value=asked,
+        )
+    draft.values["max_model_len"] = limit if asked == AUTO else asked
+
+
+def choose_step_size(draft: Draft) -> None:
+    values = draft.values
+    max_num_seqs, tokens, length = values["max_num_seqs"], values["max_num_batched_tokens"], values["max_model_len"]
+    if max_num_seqs == AUTO:
+        max_num_seqs = CPU_MAX_NUM_SEQS if tokens == AUTO else min(CPU_MAX_NUM_SEQS, tokens)
+    if tokens == AUTO:
+        tokens = max(CPU_MAX_NUM_BATCHED_TOKENS, max_num_seqs, 0 if values["enable_chunked_prefill"] else length)
+    if tokens < max_num_seqs:
+        raise ConfigError(
+            f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({max_num_seqs}).",
+            param="max_num_batched_tokens",
+            value=tokens,
+        )
+    if tokens < length and not values["enable_chunked_prefill"]:
+        raise ConfigError(
+            f"max_num_batched_tokens ({tokens}) is smaller than max_model_len ({length}). This effectively limits the maximum "
+            "sequence length to max_num_batched_tokens and makes the server reject longer sequences. Please increase "
+            "max_num_batched_tokens, decrease max_model_len, or enable chunked prefill.",
+            param="max_num_batched_tokens",
+            value=tokens,
+        )
+    values["max_num_seqs"], values["max_num_batched_tokens"] = max_num_seqs, tokens
+
+
+def check_scheduler(draft: Draft) -> None:
+    values = draft.values
+    threshold = values["long_prefill_token_threshold"]
+    if threshold > values["max_model_len"]:
+        raise ConfigError(
+            f"long_prefill_token_threshold ({threshold}) cannot be greater than the max_model_len ({values['max_model_len']}).",
+            param="long_prefill_token_threshold",
+            value=threshold,
+        )
+    if threshold and not values["enable_chunked_prefill"]:
+        raise ConfigError(
+            "long_prefill_token_threshold divides prompts, which --no-enable-chunked-prefill forbids.",
+            param="long_prefill_token_threshold",
+        )
+    if values["max_num_queued_reqs"] is None and draft.server:
+        values["max_num_queued_reqs"] = SERVER_MAX_NUM_QUEUED_REQS
+    values["max_num_queued_reqs"] = values["max_num_queued_reqs"] or None
+
+
+def check_cache(draft: Draft) -> None:
+    block_size = draft.values["block_size"]
+    if block_size & (block_size - 1):
+        raise ConfigError(f"block_size must be a power of two, got {block_size}.", param="block_size", value=block_size)
+    if draft.values["kv_cache_dtype"] == "auto":
+        draft.values["kv_cache_dtype"] = draft.values["dtype"]
+
+
+RULES: list[Callable[[Draft], None]] = [
+    find_model,
+    find_tokenizer,
+    read_model,
+    check_weights,
+    read_generation_config,
+    choose_device,
+    choose_dtype,
+    choose_max_model_len,
+    choose_step_size,
+    check_scheduler,
+    check_cache,
+]
+
+
+def resolve_server(given: Mapping[str, Any]) -> ServerConfig:
+    """`given` holds the checked options of the server; the files they name must exist."""
+    config = ServerConfig(**{"api_key": env.api_keys(), **given})
+    for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
+        path = getattr(config, name)
+        if path is not None and not Path(path).expanduser().is_file():
+            raise ConfigError(f"--{name.replace('_', '-')} {path}: there is no such file.", param=name, value=path)
+    if config.ssl_keyfile and not config.ssl_certfile:
+        raise ConfigError("--ssl-keyfile needs --ssl-certfile.", param="ssl_certfile")
+    template = config.chat_template
+    if template is not None and not any(c in template for c in "{}\n") and not Path(template).expanduser().is_file():
+        raise ConfigError(f"--chat-template {template}: there is no such file, and it is no template.", param="chat_template")
+    return config

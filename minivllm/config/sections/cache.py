@@ -1,0 +1,30 @@
+"""The KV cache. Part of `EngineConfig`."""
+
+from dataclasses import dataclass
+
+from minivllm.config.option import option
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheConfig:
+    """KV cache"""
+
+    block_size: int = option(16, "Tokens in a block of the KV cache: a power of two, 1 to 256.", low=1, high=256)
+    enable_prefix_caching: bool = option(True, "Keep the KV cache of finished prompts for prompts that begin alike.")
+    kv_cache_memory_bytes: int | None = option(
+        None, "Size of the KV cache (4GiB, 500M). Default: from the free memory.", low=1, metavar="BYTES"
+    )
+    gpu_memory_utilization: float | None = option(
+        None,
+        "Share of the device's memory to use in all, weights included. Default: 0.92 on a GPU; on a CPU, where others "
+        "need memory too, the KV cache is given a moderate share of what is free.",
+        above=0,
+        high=1,
+    )
+    num_gpu_blocks_override: int | None = option(
+        None, "Number of blocks in the KV cache, whatever the memory.", low=1, metavar="N"
+    )
+    kv_cache_dtype: str = option(
+        "auto", "Number type in the KV cache; auto: --dtype.", choices=("auto", "float32", "bfloat16", "float16"),
+        aliases={"float": "float32", "half": "float16"},
+    )  # fmt: skip

@@ -1,0 +1,18 @@
+"""Where it runs. Part of `EngineConfig`."""
+
+from dataclasses import dataclass
+
+from minivllm.config.option import AUTO, option
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeviceConfig:
+    """Device"""
+
+    device: str = option("auto", "auto: the CPU.", choices=("auto", "cpu"))
+    cpu_threads: int = option(
+        AUTO,
+        "Threads that compute. Default: MINIVLLM_CPU_THREADS, else the physical cores this process may use.",
+        low=1,
+        auto=True,
+    )

@@ -1,0 +1,16 @@
+"""How weights get in. Part of `EngineConfig`."""
+
+from dataclasses import dataclass
+
+from minivllm.config.option import option
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LoadConfig:
+    """Loading"""
+
+    load_format: str = option(
+        "auto",
+        "auto and safetensors read *.safetensors; dummy fills in random weights.",
+        choices=("auto", "safetensors", "dummy"),
+    )

@@ -1,0 +1,50 @@
+"""Which model, and in what form. Part of `EngineConfig`."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from minivllm.config.option import AUTO, option
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """Model"""
+
+    model: str = option("", "Folder of the model (config.json, *.safetensors, tokenizer.json), or its name on the hub.")
+    served_model_name: tuple[str, ...] = option(
+        (), "Names under which clients may ask for the model; the first is in the answers. Default: as given by --model."
+    )
+    tokenizer: str = option("", "Folder or hub name of the tokenizer. Default: the model's.")
+    revision: str | None = option(None, "Branch, tag or commit of the model on the hub.")
+    dtype: str = option(
+        "auto",
+        "Number type of weights and activations. auto: as in the checkpoint; a float32 checkpoint is run in bfloat16.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+        aliases={"float": "float32", "half": "float16"},
+    )
+    max_model_len: int = option(
+        AUTO,
+        "Longest prompt plus output, in tokens (12k = 12,000; 12K = 12,288). Default: what the model allows; "
+        "auto: as much of that as the KV cache holds.",
+        low=1,
+        auto=True,
+        metavar="N",
+    )
+    seed: int | None = option(None, "Seed of the server's own random numbers. Default: another one at each start.")
+    trust_remote_code: bool = option(False, "Run tokenizer code that comes with the model.")
+    hf_overrides: dict[str, Any] = option({}, "JSON object merged over the model's config.json.", metavar="JSON")
+    enforce_eager: bool = option(False, "Run each operation by itself; do not record and replay whole steps.")
+    max_logprobs: int = option(20, "Most logprobs that a request may ask for per token; -1: no limit.", low=-1)
+    generation_config: str = option(
+        "auto",
+        "Where default sampling parameters come from. auto: the model's generation_config.json; "
+        "vllm: none of it, neutral defaults; else: a folder with that file.",
+    )
+
+    path: str = ""  # the model's local folder
+    max_model_len_auto: bool = False  # the user asked for auto: core.startup may lower max_model_len to what fits
+
+    @property
+    def served_model_names(self) -> tuple[str, ...]:
+        """Never empty once resolved."""
+        return self.served_model_name
