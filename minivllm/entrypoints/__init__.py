@@ -1,0 +1,1 @@
+"""Ways into the engine: HTTP, command line, Python."""
