@@ -1,0 +1,1 @@
+"""The engine core: schedules requests onto the executor, one step at a time."""

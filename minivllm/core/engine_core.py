@@ -1,0 +1,72 @@
+"""`EngineCore`: requests in, token outputs out. Driven by `core.process`, or in-process by the engine's client."""
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from concurrent.futures import Future
+from typing import Any
+
+from minivllm.config.engine_config import EngineConfig
+from minivllm.core import remote
+from minivllm.core.scheduler.scheduler import Scheduler
+from minivllm.executor.base import Executor
+from minivllm.messages.output import TokenOutput, TokenOutputs
+from minivllm.messages.request import EngineRequest
+from minivllm.messages.step import StepPlan, StepResult
+
+
+class EngineCore:
+    """Not thread-safe. `depth` steps are kept in flight, so that planning and execution overlap where the executor can."""
+
+    def __init__(self, config: EngineConfig, executor: Executor, num_blocks: int, depth: int | None = None):
+        self.executor = executor
+        self.scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.model.max_model_len)
+        self._depth = depth or executor.max_in_flight
+        self._in_flight: deque[tuple[StepPlan, Future[StepResult]]] = deque()
+        self._stats_due = False  # something changed since the last stats were sent
+
+    def add(self, requests: Iterable[EngineRequest]) -> None:
+        """Queue requests; ValueError if an id is in use."""
+        for request in requests:
+            self.scheduler.add(request)
+        self._stats_due = True
+
+    def abort(self, request_ids: Iterable[str]) -> None:
+        """End requests without a further output. Unknown ids ended already and are fine."""
+        for request_id in request_ids:
+            if self.scheduler.abort(request_id):
+                self._stats_due = True
+
+    def step(self) -> TokenOutputs | None:
+        """Plan and start a step if one more may be in flight, else wait for the oldest one and return what it brought.
+
+        None if there is nothing to tell. An exception means that the executor failed and this core is finished.
+        """
+        if len(self._in_flight) < self._depth:
+            plan = self.scheduler.plan()
+            if plan is not None:
+                self._in_flight.append((plan, self.executor.execute(plan)))
+                if len(self._in_flight) < self._depth and not self._in_flight[0][1].done():
+                    return None
+        outputs: list[TokenOutput] = []
+        if self._in_flight:
+            plan, future = self._in_flight.popleft()
+            outputs += self.scheduler.apply(plan, future.result())
+            self._stats_due = True
+        outputs += self.scheduler.take_refused()
+        if not outputs and not self._stats_due:
+            return None
+        self._stats_due = False
+        return TokenOutputs(outputs, self.scheduler.stats(), time.monotonic())
+
+    def has_work(self) -> bool:
+        """Whether `step` should be called; while False the caller may sleep until the next `add`."""
+        return self._stats_due or bool(self._in_flight) or self.scheduler.has_work()
+
+    def call(self, method: str, args: list[Any]) -> object:
+        """Call a `@remote` method by name; ClientError if there is none."""
+        return remote.call(self, method, args)
+
+    def shutdown(self) -> None:
+        """Free the workers. May be called twice."""
+        self.executor.shutdown()

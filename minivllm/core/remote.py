@@ -1,0 +1,47 @@
+"""Methods of the core that a client may call by name. A new one is a function here with `@remote`; nothing else changes."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from minivllm.errors import ClientError
+
+if TYPE_CHECKING:
+    from minivllm.core.engine_core import EngineCore
+
+RemoteMethod = Callable[..., object]
+_MethodT = TypeVar("_MethodT", bound=RemoteMethod)
+
+_methods: dict[str, RemoteMethod] = {}
+
+
+def remote(method: _MethodT) -> _MethodT:
+    """Let clients call `method(core, *args)` by its name. Arguments and result must have a msgpack form."""
+    _methods[method.__name__] = method
+    return method
+
+
+def call(core: "EngineCore", method: str, args: list[Any]) -> object:
+    """ClientError for an unknown name; otherwise what the method returns or raises."""
+    if method not in _methods:
+        raise ClientError(f"The engine has no method {method!r}; it has {', '.join(sorted(_methods))}.", param="method")
+    return _methods[method](core, *args)
+
+
+@remote
+def reset_prefix_cache(core: "EngineCore") -> bool:
+    """Forget what the prefix cache knows; running requests go on."""
+    core.scheduler.kv_cache.reset_prefix_cache()
+    return True
+
+
+@remote
+def stats(core: "EngineCore") -> object:
+    """`SchedulerStats` now."""
+    return core.scheduler.stats()
+
+
+@remote
+def check_health(core: "EngineCore") -> bool:
+    """True, or an error that says which worker is unwell."""
+    core.executor.check_health()
+    return True

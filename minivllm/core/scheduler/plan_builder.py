@@ -1,0 +1,44 @@
+"""Builds a `StepPlan` as the scheduler decides, and keeps who was in it for the day its result comes."""
+
+from dataclasses import dataclass, field
+
+from minivllm.core.scheduler.request import Request
+from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
+
+
+@dataclass(slots=True)
+class PlanBuilder:
+    new: list[NewSlot] = field(default_factory=list)
+    scheduled: list[ScheduledSlot] = field(default_factory=list)
+    members: list[tuple[Request, int]] = field(default_factory=list)  # request and its epoch, one per scheduled slot
+    num_tokens: int = 0
+
+    def enter(self, request: Request) -> None:
+        """The request takes its slot. Lists are copied: the worker appends to its own, we to ours."""
+        data = request.data
+        self.new.append(
+            NewSlot(
+                slot=request.slot,
+                request_id=data.request_id,
+                token_ids=request.tokens.copy(),
+                num_prompt_tokens=request.num_prompt_tokens,
+                num_computed_tokens=request.num_computed,
+                block_ids=request.blocks.block_ids.copy(),
+                sampling_params=data.sampling_params,
+                eos_token_ids=data.eos_token_ids,
+                bad_words_token_ids=data.bad_words_token_ids,
+                num_prompt_logprobs_done=request.num_prompt_logprobs,
+            )
+        )
+
+    def schedule(self, request: Request, num_tokens: int, new_block_ids: list[int]) -> None:
+        """Plan `num_tokens` of the request and count them as computed."""
+        sample = num_tokens == request.num_needed
+        self.scheduled.append(ScheduledSlot(request.slot, num_tokens, request.num_computed, new_block_ids, sample))
+        self.members.append((request, request.epoch))
+        self.num_tokens += num_tokens
+        request.num_computed += num_tokens
+        request.num_pending += sample
+
+    def build(self, step_id: int, freed_slots: list[int]) -> StepPlan:
+        return StepPlan(step_id, freed_slots, self.new, self.scheduled)

@@ -1,0 +1,229 @@
+"""The scheduler: `add`, `abort`, `plan` a step, `apply` its result. Called by `core.engine_core`.
+
+One rule, no phases: a request gets tokens until what is computed reaches what is known. Prefill, chunks, decode and
+recompute after a preemption are the same thing.
+"""
+
+import bisect
+import copy
+import heapq
+import time
+
+from minivllm.config.sections.cache import CacheConfig
+from minivllm.config.sections.scheduler import SchedulerConfig
+from minivllm.core.kv_cache.manager import KVCacheManager
+from minivllm.core.scheduler import preemption, results
+from minivllm.core.scheduler.plan_builder import PlanBuilder
+from minivllm.core.scheduler.queues import POLICIES, WaitingQueue
+from minivllm.core.scheduler.request import OrderKey, Request, Status
+from minivllm.core.scheduler.rules import make_rules
+from minivllm.messages.output import TokenOutput
+from minivllm.messages.request import EngineRequest
+from minivllm.messages.stats import SchedulerStats
+from minivllm.messages.step import SlotResult, StepPlan, StepResult
+
+_WATERMARK = 0.01  # share of blocks kept for the running to grow into, else a newcomer would be preempted at once
+
+
+class Scheduler:
+    """Several plans may be in flight; they must be executed, and their results applied, in the order of planning."""
+
+    def __init__(self, config: SchedulerConfig, cache: CacheConfig, num_blocks: int, max_model_len: int):
+        self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
+        # A sequence that grows beyond the whole pool could never be computed, so the pool is a length limit too.
+        self.max_model_len = min(max_model_len, num_blocks * cache.block_size)
+        self._config = config
+        if not config.enable_chunked_prefill and config.max_num_batched_tokens < self.max_model_len:
+            raise ValueError("without chunked prefill, a step must have room for max_model_len tokens")
+        self._order = POLICIES[config.scheduling_policy]
+        self._rules = make_rules(config)
+        self._watermark = int(num_blocks * _WATERMARK)
+        self._requests: dict[str, Request] = {}
+        self._waiting = WaitingQueue()
+        self._running: list[Request] = []  # sorted by order: victims are at the end
+        self._free_slots = list(range(config.max_num_seqs))  # a heap: low slots first keeps the worker's rows dense
+        self._freed_slots: list[int] = []  # not yet told to the worker
+        self._in_flight: dict[int, list[tuple[Request, int]]] = {}  # step id → members and their epochs
+        self._refused: list[TokenOutput] = []
+        self._stats = SchedulerStats()
+
+    def add(self, data: EngineRequest) -> None:
+        """Queue a request. What can never run (refused upstream already) ends with an error in the next outputs."""
+        if data.request_id in self._requests:
+            raise ValueError(f"request id {data.request_id!r} is in use")
+        num_prompt_tokens = len(data.prompt_token_ids)
+        request = Request(
+            data=data,
+            order=self._order(data),
+            max_length=min(self.max_model_len, num_prompt_tokens + (data.sampling_params.max_tokens or 0)),
+            blocks=self.kv_cache.open(data.cache_salt),
+            tokens=data.prompt_token_ids.copy(),
+        )
+        if not 0 < num_prompt_tokens <= self.max_model_len:
+            error = f"a prompt of {num_prompt_tokens} tokens cannot be computed: 1 to {self.max_model_len} tokens can"
+            self._refused.append(results.failure(request, error))
+            return
+        self._requests[data.request_id] = request
+        self._waiting.push(request)
+
+    def abort(self, request_id: str) -> bool:
+        """End a request wherever it is, without an output; False if it is unknown (ended already)."""
+        request = self._requests.get(request_id)
+        if request is None:
+            return False
+        self._finish(request)
+        return True
+
+    def plan(self) -> StepPlan | None:
+        """The next step, or None if there is nothing to compute now."""
+        builder = PlanBuilder()
+        for rule in self._rules:
+            rule.start_step()
+        if self._continue_running(builder):
+            self._admit_waiting(builder)
+        if not builder.scheduled:
+            return None
+        self._stats.num_steps += 1
+        self._stats.num_batched_tokens += builder.num_tokens
+        plan = builder.build(self._stats.num_steps, self._freed_slots)
+        self._freed_slots = []
+        self._in_flight[plan.step_id] = builder.members
+        return plan
+
+    def apply(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
+        """Accept what a planned step brought; returns what to send."""
+        assert result.step_id == plan.step_id, "a result belongs to another step"
+        by_slot = {r.slot: r for r in result.results}
+        outputs: list[TokenOutput] = []
+        for (request, epoch), scheduled in zip(self._in_flight.pop(plan.step_id), plan.scheduled, strict=True):
+            if request.epoch != epoch:
+                continue  # preempted or ended since
+            slot_result = by_slot.get(scheduled.slot) or SlotResult(scheduled.slot, [])
+            assert slot_result.error or bool(slot_result.token_ids) == scheduled.sample, "sampled without being asked, or not"
+            output = results.accept(request, slot_result)
+            if output is not None:
+                outputs.append(output)
+                if output.finish_reason is not None:
+                    self._finish(request, failed=output.error is not None)
+        return outputs
+
+    def take_refused(self) -> list[TokenOutput]:
+        """Outputs of requests that ended without a step."""
+        refused, self._refused = self._refused, []
+        return refused
+
+    def has_work(self) -> bool:
+        return bool(self._requests or self._refused)
+
+    def stats(self) -> SchedulerStats:
+        """The figures now; a copy, since receivers keep it."""
+        self._stats.num_running = len(self._running)
+        self._stats.num_waiting = len(self._waiting)
+        self._stats.kv_cache_usage = self.kv_cache.usage
+        return copy.copy(self._stats)
+
+    def _continue_running(self, builder: PlanBuilder) -> bool:
+        """Give the running what they need, taking blocks from the last ones if there are none. False if one was preempted."""
+        running = self._running
+        num_before = len(running)
+        budget = self._config.max_num_batched_tokens
+        index = 0
+        while index < len(running) and budget > 0:
+            request = running[index]
+            index += 1
+            num_tokens = self._limit(request, min(request.num_needed, budget))
+            if num_tokens == 0:
+                continue
+            new_block_ids = self._grow(request, request.num_computed + num_tokens)
+            if new_block_ids is None:
+                break
+            budget -= num_tokens
+            self._schedule(builder, request, num_tokens, new_block_ids)
+        return len(running) == num_before
+
+    def _grow(self, request: Request, num_tokens: int) -> list[int] | None:
+        """Blocks for `num_tokens` tokens, at the cost of the last of the running; None if it was itself the last."""
+        while (new_block_ids := self.kv_cache.allocate(request.blocks, num_tokens)) is None:
+            victim = preemption.choose_victim(self._running)
+            self._preempt(victim)
+            if victim is request:
+                return None
+        return new_block_ids
+
+    def _admit_waiting(self, builder: PlanBuilder) -> None:
+        """Let waiting requests in, in order, until one finds no budget, slot or blocks. Skipped ones go back."""
+        skipped: list[Request] = []
+        while self._free_slots and (request := self._waiting.peek()) is not None:
+            budget = self._config.max_num_batched_tokens - builder.num_tokens
+            cached = self.kv_cache.match_prefix(request.blocks, request.tokens, request.max_cached_tokens)
+            num_cached_tokens = len(cached) * self.kv_cache.block_size
+            num_needed = len(request.tokens) - num_cached_tokens
+            if budget == 0 or (num_needed > budget and not self._config.enable_chunked_prefill):
+                break
+            num_tokens = self._limit(request, min(num_needed, budget))
+            if num_tokens == 0:
+                skipped.append(self._waiting.pop())
+                continue
+            # Blocks for all known tokens at once: a prompt that is let in must not be stopped half way.
+            spare = self._watermark if self._running else 0
+            if self.kv_cache.allocate(request.blocks, len(request.tokens), cached, spare) is None:
+                break
+            self._waiting.pop()
+            self._enter(builder, request, num_cached_tokens)
+            self._schedule(builder, request, num_tokens, [])
+        for request in skipped:
+            self._waiting.push(request)
+
+    def _enter(self, builder: PlanBuilder, request: Request, num_cached_tokens: int) -> None:
+        if request.num_cached_tokens is None:  # blocks it finds again after a preemption are its own, and no merit
+            request.num_cached_tokens = num_cached_tokens
+            request.scheduled_time = time.monotonic()
+            if self.kv_cache.enable_prefix_caching and not request.wants_prompt_logprobs:
+                self._stats.prefix_cache_queries += request.num_prompt_tokens
+                self._stats.prefix_cache_hits += num_cached_tokens
+        request.status = Status.RUNNING
+        request.slot = heapq.heappop(self._free_slots)
+        request.num_computed = num_cached_tokens
+        bisect.insort(self._running, request, key=_order)
+        builder.enter(request)
+
+    def _schedule(self, builder: PlanBuilder, request: Request, num_tokens: int, new_block_ids: list[int]) -> None:
+        for rule in self._rules:
+            rule.accept(request, num_tokens)
+        builder.schedule(request, num_tokens, new_block_ids)
+        # Named before they are computed: a step writes all its keys and values before it reads any, layer by layer, and
+        # steps run in order, so whoever shares a block from now on finds it filled.
+        self.kv_cache.commit(request.blocks, request.tokens, request.num_computed)
+
+    def _limit(self, request: Request, num_tokens: int) -> int:
+        for rule in self._rules:
+            num_tokens = rule.limit(request, num_tokens)
+        return num_tokens
+
+    def _preempt(self, request: Request) -> None:
+        self._running.remove(request)
+        self._release_slot(request)
+        preemption.reset(request, self.kv_cache)
+        self._waiting.push(request)
+        self._stats.num_preemptions += 1
+
+    def _finish(self, request: Request, failed: bool = False) -> None:
+        if request.status is Status.RUNNING:
+            self._running.remove(request)
+            self._release_slot(request)
+            if not failed:
+                self.kv_cache.commit(request.blocks, request.tokens, request.num_computed)
+            self.kv_cache.free(request.blocks, forget=failed)
+        else:
+            self._waiting.remove(request)
+        request.status = Status.FINISHED
+        request.epoch += 1
+        del self._requests[request.data.request_id]
+
+    def _release_slot(self, request: Request) -> None:
+        self._freed_slots.append(request.slot)
+        heapq.heappush(self._free_slots, request.slot)
+
+
+def _order(request: Request) -> OrderKey:
+    return request.order

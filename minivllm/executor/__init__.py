@@ -1,0 +1,1 @@
+"""How the core reaches its workers: in this process, later in others."""
