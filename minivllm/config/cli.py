@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from minivllm.config.option import Option, options_of
 from minivllm.errors import ConfigError
 
@@ -75,6 +73,8 @@ def _converter(option: Option) -> Callable[[str], Any]:
 
 
 def _read_file(path: str, known: Mapping[str, Option]) -> dict[str, Any]:
+    import yaml  # only here: most starts do not need it, and it takes as long as the rest of this package
+
     try:
         content = yaml.safe_load(Path(path).expanduser().read_text()) or {}
     except OSError as e:

@@ -142,7 +142,7 @@ def _rope(config: Mapping[str, Any], read: _Reader, max_positions: int) -> RopeS
         read.refuse(f"rope type {kind!r} is not supported (supported: {', '.join(ROPE_TYPES)})")
     if (config.get("partial_rotary_factor") or found.get("partial_rotary_factor") or 1.0) != 1.0:
         read.refuse("a partial_rotary_factor below 1 is not supported")
-    if kind in _SCALED_LIMIT + ("llama3",) and not found.get("factor"):
+    if kind in (*_SCALED_LIMIT, "llama3") and not found.get("factor"):
         read.refuse(f"rope type {kind!r} needs a factor")
     values: dict[str, Any] = {
         name: float(found[name])

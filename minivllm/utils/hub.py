@@ -32,8 +32,14 @@ def _looks_like_path(name: str) -> bool:
 def _download(name: str, revision: str | None) -> Path:
     # Only here: importing the hub's client takes longer than everything else that the command line needs.
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
-    from huggingface_hub.errors import HFValidationError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     try:
         return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))

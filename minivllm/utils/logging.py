@@ -14,7 +14,7 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
         logging.Handler.__init__(self)
 
     @property
-    def stream(self):  # type: ignore[no-untyped-def,override]
+    def stream(self):  # type: ignore[no-untyped-def]
         return sys.stderr
 
 
