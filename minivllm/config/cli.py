@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from minivllm.config.option import Option, options_of
+from minivllm.config.option import AUTO, Option, options_of
 from minivllm.errors import ConfigError
 
 
@@ -16,7 +16,7 @@ def add_flags(parser: argparse.ArgumentParser, sections: Iterable[type]) -> argp
         "--config",
         metavar="FILE.yaml",
         default=argparse.SUPPRESS,
-        help="Options from a file, as `name: value`; flags win over it.",
+        help="Options from a file, as lines of `name: value`; flags win over them.",
     )
     for section in sections:
         group = parser.add_argument_group(section.__doc__)
@@ -35,11 +35,14 @@ def given_options(args: argparse.Namespace, known: Mapping[str, Option]) -> dict
 def _add_flag(group: Any, option: Option) -> None:
     keywords: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": _help(option)}
     if option.type is bool:
-        # The flag that changes the default is shown; its opposite works too (it may undo a --config file).
-        yes, no = option.flag, "--no-" + option.flag[2:]
-        hidden = {**keywords, "help": argparse.SUPPRESS}
-        group.add_argument(yes, action="store_const", const=True, **(hidden if option.default else keywords))
-        group.add_argument(no, action="store_const", const=False, **(_negated(keywords) if option.default else hidden))
+        # Both forms work, so that a flag can undo a --config file; where the default is off, only one is worth showing.
+        if option.default:
+            group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **keywords)
+        else:
+            group.add_argument(option.flag, action="store_const", const=True, **keywords)
+            group.add_argument(
+                "--no-" + option.flag[2:], action="store_const", const=False, **{**keywords, "help": argparse.SUPPRESS}
+            )
         return
     if option.type is tuple:
         keywords |= {"nargs": "+", "action": "extend"}
@@ -47,19 +50,18 @@ def _add_flag(group: Any, option: Option) -> None:
     group.add_argument(option.flag, type=_converter(option), **keywords)
 
 
-def _negated(keywords: dict[str, Any]) -> dict[str, Any]:
-    text: str = keywords["help"]
-    return {**keywords, "help": "Do not " + text[0].lower() + text[1:]}
-
-
 def _metavar(option: Option) -> str:
     return {int: "N", float: "X", dict: "JSON"}.get(option.type, "TEXT")
 
 
 def _help(option: Option) -> str:
-    plain = option.type in (str, int, float) and not option.auto and option.default not in (None, "")
-    default = f" (default: {option.default})" if plain else ""
-    return (option.help + default).replace("%", "%%")
+    text = option.help
+    if option.type is bool:
+        text += " (default: on)" if option.default else ""
+    elif option.default and option.default != AUTO and "Default:" not in text:
+        shown = option.default if isinstance(option.default, (str, int)) else f"{option.default:g}"
+        text += f" (default: {shown})"
+    return text.replace("%", "%%")
 
 
 def _converter(option: Option) -> Callable[[str], Any]:

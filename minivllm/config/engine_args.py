@@ -20,10 +20,12 @@ class EngineArgs:
     """
 
     sections: tuple[type, ...] = tuple(ENGINE_SECTIONS.values())
+    _server = False
 
     def __init__(self, model: str | None = None, **options: Any):
         known = self.options()
         self.given: dict[str, Any] = {}  # what the user gave, checked
+        self._resolved: EngineConfig | None = None
         for name, value in {"model": model, **options}.items():
             if name not in known:
                 raise ConfigError(_unknown(name, known), param=name)
@@ -48,14 +50,17 @@ class EngineArgs:
         return f"{type(self).__name__}({shown})"
 
     def resolve(self) -> EngineConfig:
-        """The complete configuration; `ConfigError` with one line that says what to change."""
-        return resolve.resolve_engine(self.given)
+        """The complete configuration, made once; `ConfigError` with one line that says what to change."""
+        if self._resolved is None:
+            self._resolved = resolve.resolve_engine(self.given, server=self._server)
+        return self._resolved
 
 
 class AsyncEngineArgs(EngineArgs):
     """Options of the engine and of the HTTP server in front of it."""
 
-    sections = (ServerConfig, *EngineArgs.sections)
+    sections = (EngineArgs.sections[0], ServerConfig, *EngineArgs.sections[1:])  # in the order of the help
+    _server = True
 
     @classmethod
     def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -66,9 +71,6 @@ class AsyncEngineArgs(EngineArgs):
     def from_cli_args(cls, args: argparse.Namespace) -> "AsyncEngineArgs":
         """From parsed flags; a --config file fills in the options that no flag gives."""
         return cls(**cli.given_options(args, cls.options()))
-
-    def resolve(self) -> EngineConfig:
-        return resolve.resolve_engine(self.given, server=True)
 
     @cached_property
     def server(self) -> ServerConfig:

@@ -27,3 +27,8 @@ def logging_level() -> str:
     if level not in (*LEVELS, "OFF"):
         raise ConfigError(f"MINIVLLM_LOGGING_LEVEL must be one of {', '.join(LEVELS)} or OFF, got {level!r}.")
     return level
+
+
+def minivllm_variables() -> dict[str, str]:
+    """Those that are set, for bug reports."""
+    return {name: value for name, value in sorted(os.environ.items()) if name.startswith("MINIVLLM_")}

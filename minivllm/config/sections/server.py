@@ -27,8 +27,8 @@ class ServerConfig:
         (), "Web origins whose pages may call the server (CORS); '*': all.", metavar="ORIGIN"
     )
     allow_credentials: bool = option(False, "Let pages of those origins send cookies and credentials.")
-    allowed_methods: tuple[str, ...] = option(("*",), "Methods that those pages may use.", metavar="METHOD")
-    allowed_headers: tuple[str, ...] = option(("*",), "Headers that those pages may send.", metavar="HEADER")
+    allowed_methods: tuple[str, ...] = option(("*",), "Methods that those pages may use. Default: all.", metavar="METHOD")
+    allowed_headers: tuple[str, ...] = option(("*",), "Headers that those pages may send. Default: all.", metavar="HEADER")
     chat_template: str | None = option(
         None, "Chat template in place of the model's: a Jinja file, or the template itself.", metavar="FILE"
     )
@@ -45,5 +45,5 @@ class ServerConfig:
         metavar="SECONDS",
     )
     max_request_bytes: int = option(
-        32 << 20, "Largest body of a request; larger ones get status 413.", low=1024, metavar="BYTES"
+        32 << 20, "Largest body of a request; larger ones get status 413. Default: 32 MiB.", low=1024, metavar="BYTES"
     )

@@ -1,0 +1,38 @@
+"""`minivllm serve`: the HTTP server. Options come from `AsyncEngineArgs`."""
+
+import argparse
+import asyncio
+import importlib
+
+from minivllm.config.engine_args import AsyncEngineArgs
+from minivllm.errors import ConfigError
+
+EPILOG = """\
+Numbers may have a unit: 12k is 12,000 and 12K is 12,288; 4GiB and 500MB for bytes.
+
+Example:
+  minivllm serve models/SmolLM2-135M-Instruct --served-model-name smollm2 --max-model-len 4K
+  curl http://localhost:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"model": "smollm2", "messages": [{"role": "user", "content": "Hello!"}]}'
+"""
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "minivllm serve MODEL [options]"
+    parser.description = "Serve a model over HTTP with an OpenAI-compatible API."
+    parser.epilog = EPILOG
+    parser.add_argument(
+        "positional_model", nargs="?", metavar="MODEL", help="Folder of the model, or its name on the hub (or: --model MODEL)."
+    )
+    AsyncEngineArgs.add_cli_args(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.positional_model is not None:
+        if getattr(args, "model", args.positional_model) != args.positional_model:
+            raise ConfigError(f"two models given: {args.positional_model} and --model {args.model}; give one.", param="model")
+        args.model = args.positional_model
+    engine_args = AsyncEngineArgs.from_cli_args(args)
+    engine_args.resolve()  # mistakes are told before anything heavy is imported
+    lifecycle = importlib.import_module("minivllm.entrypoints.http.lifecycle")
+    asyncio.run(lifecycle.run_server(engine_args))
