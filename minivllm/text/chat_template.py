@@ -7,9 +7,9 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
-import jinja2.nodes as nodes
 import jinja2.parser
 import jinja2.sandbox
+from jinja2 import nodes
 
 from minivllm.errors import ClientError
 

@@ -1,0 +1,56 @@
+"""minivllm: an OpenAI-compatible inference server for large language models. Public names load when first used."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from minivllm.version import __version__
+
+if TYPE_CHECKING:
+    from minivllm.config.engine_args import AsyncEngineArgs, EngineArgs
+    from minivllm.engine.async_engine import AsyncLLMEngine
+    from minivllm.engine.sync_engine import LLMEngine
+    from minivllm.entrypoints.llm import LLM
+    from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
+    from minivllm.messages.prompt import TextPrompt, TokensPrompt
+    from minivllm.messages.sampling_params import SamplingParams
+
+_HOMES = {
+    "AsyncEngineArgs": "minivllm.config.engine_args",
+    "AsyncLLMEngine": "minivllm.engine.async_engine",
+    "CompletionOutput": "minivllm.messages.output",
+    "EngineArgs": "minivllm.config.engine_args",
+    "LLM": "minivllm.entrypoints.llm",
+    "LLMEngine": "minivllm.engine.sync_engine",
+    "Logprob": "minivllm.messages.output",
+    "RequestOutput": "minivllm.messages.output",
+    "SamplingParams": "minivllm.messages.sampling_params",
+    "TextPrompt": "minivllm.messages.prompt",
+    "TokensPrompt": "minivllm.messages.prompt",
+}
+
+__all__ = [
+    "LLM",
+    "AsyncEngineArgs",
+    "AsyncLLMEngine",
+    "CompletionOutput",
+    "EngineArgs",
+    "LLMEngine",
+    "Logprob",
+    "RequestOutput",
+    "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
+    "__version__",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,258 @@
+"""`AsyncLLMEngine`: the engine as the HTTP server sees it. One per process; all of it runs on one event loop."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from time import monotonic
+from typing import Any
+
+from minivllm.config.engine_args import AsyncEngineArgs
+from minivllm.config.engine_config import EngineConfig
+from minivllm.engine.admission import Admission
+from minivllm.engine.client import AsyncCoreClient
+from minivllm.engine.input_processor import InputProcessor, TokenizedPrompt
+from minivllm.engine.launcher import launch_core
+from minivllm.engine.output_processor import OutputProcessor
+from minivllm.engine.process_client import ProcessClient
+from minivllm.errors import EngineDeadError, MinivllmError, OverloadedError
+from minivllm.messages.output import EngineReady, RequestOutput
+from minivllm.messages.prompt import Prompt
+from minivllm.messages.sampling_params import SamplingParams
+from minivllm.metrics.log_line import LOG_INTERVAL, LogLine
+from minivllm.metrics.recorder import Recorder
+from minivllm.text.tokenizer import Tokenizer, load_tokenizer
+from minivllm.utils.logging import get_logger
+
+logger = get_logger(__name__)
+
+LONG_TEXT = 20_000  # characters; a longer prompt is tokenized in a thread, or all streams would stand still meanwhile
+
+
+class AsyncLLMEngine:
+    """Requests in, streams of `RequestOutput` out. Made by `from_engine_args`, which starts the core process at once.
+
+    `await start()` (or `await engine.ready`) waits until the core can serve; `generate` does so by itself.
+    When the core dies, every open stream and every later call raise the same `EngineDeadError`.
+    """
+
+    def __init__(self, config: EngineConfig, client: AsyncCoreClient, tokenizer: Tokenizer):
+        self.config = config
+        self.tokenizer = tokenizer
+        self.max_model_len = config.model.max_model_len
+        self.metrics = Recorder(config.model.served_model_names[0], config.model.max_model_len)
+        self.dead_error: MinivllmError | None = None
+        self._client = client
+        self._inputs = InputProcessor(config, tokenizer, self.max_model_len)
+        self._outputs = OutputProcessor(tokenizer, self.metrics)
+        self._admission = Admission(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_seqs)
+        self._starting: asyncio.Task[None] | None = None
+        self._pump: asyncio.Task[None] | None = None
+        self._log = _StatsLog(self.metrics, config.observability.disable_log_stats)
+        self._threads: ThreadPoolExecutor | None = None
+        self._num_requests = 0
+        self._death_callbacks: list[Callable[[MinivllmError], None]] = []
+
+    @classmethod
+    def from_engine_args(cls, args: AsyncEngineArgs) -> "AsyncLLMEngine":
+        return cls.from_config(args.resolve())
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> "AsyncLLMEngine":
+        """Start the core process; the tokenizer is read while it loads the model."""
+        client = ProcessClient(launch_core(config))
+        try:
+            return cls(config, client, load_tokenizer(config.model.tokenizer, config.model.trust_remote_code))
+        except BaseException:
+            client.close()
+            raise
+
+    async def start(self) -> None:
+        """Wait until the core can serve. ConfigError if it cannot with this configuration, EngineDeadError if it died."""
+        if self.dead_error is not None:
+            raise self.dead_error
+        if self._pump is None:
+            if self._starting is None:
+                self._starting = asyncio.create_task(self._start(), name="minivllm-start")
+            await asyncio.shield(self._starting)
+
+    @property
+    def ready(self) -> Awaitable[None]:
+        return self.start()
+
+    @property
+    def is_running(self) -> bool:
+        return self._pump is not None and self.dead_error is None
+
+    @property
+    def errored(self) -> bool:
+        return self.dead_error is not None
+
+    @property
+    def num_running_requests(self) -> int:
+        """Streams that have not ended."""
+        return self._outputs.num_streams
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        arrival_time: float | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Outputs as they come, by `sampling_params.output_kind`. Closing the generator aborts the request.
+
+        What can be refused is refused before the first output: `ClientError`, `OverloadedError`.
+        Two requests may have the same `request_id`.
+        """
+        if arrival_time is None:
+            arrival_time = monotonic()
+        await self.start()
+        self.check_admission(sampling_params.n)
+        tokenized = await self._tokenize(prompt)
+        self._num_requests += 1
+        core_id = f"{request_id}#{self._num_requests}"
+        request = self._inputs.process(core_id, tokenized, sampling_params, priority, arrival_time)
+        if self.dead_error is not None:
+            raise self.dead_error
+        stream, children = self._outputs.add(request_id, tokenized.text, request)
+        try:
+            self._client.add(children)
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._abort(self._outputs.drop(stream))
+
+    async def abort(self, request_id: str) -> None:
+        """End every request with this id; their streams end with finish reason "abort"."""
+        self._abort(self._outputs.abort(request_id))
+
+    async def check_health(self) -> None:
+        """Raises the error that the engine died of."""
+        if self.dead_error is not None:
+            raise self.dead_error
+
+    async def call(self, method: str, *args: Any) -> object:
+        """Call a `@remote` method of the core."""
+        await self.start()
+        return await self._client.call(method, args)
+
+    def check_admission(self, num_requests: int = 1) -> None:
+        """Raise `OverloadedError`, with a Retry-After, if the queue has no room for so many sequences."""
+        try:
+            self._admission.check(num_requests, self._outputs.num_sequences, self.metrics.stats)
+        except OverloadedError:
+            self.metrics.record_rejection("queue_full", num_requests)
+            raise
+
+    def on_death(self, callback: Callable[[MinivllmError], None]) -> None:
+        """`callback(error)` will be called once if the core dies."""
+        self._death_callbacks.append(callback)
+
+    async def drain(self, timeout: float) -> bool:
+        """Wait until no stream is open, at most `timeout` seconds. True if none is."""
+        deadline = monotonic() + timeout
+        while self._outputs.num_streams and self.dead_error is None and monotonic() < deadline:
+            await asyncio.sleep(0.05)
+        return not self._outputs.num_streams
+
+    def shutdown(self) -> None:
+        """End the core process and every open stream. May be called twice."""
+        if self.dead_error is None:
+            self.dead_error = EngineDeadError("The engine has been shut down.")
+        for task in (self._starting, self._pump):
+            if task is not None and not task.get_loop().is_closed():
+                task.cancel()
+        self._outputs.fail_all(self.dead_error)
+        self._log.stop()
+        self._client.close()
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def _start(self) -> None:
+        try:
+            ready = await self._client.start()
+        except MinivllmError as error:
+            self.dead_error = error
+            raise
+        self._set_facts(ready)
+        self._pump = asyncio.create_task(self._run_pump(), name="minivllm-outputs")
+
+    def _set_facts(self, ready: EngineReady) -> None:
+        self.max_model_len = min(ready.max_model_len, ready.num_blocks * ready.block_size)
+        self._inputs = InputProcessor(self.config, self.tokenizer, self.max_model_len)
+        cache = self.config.cache
+        facts = {"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks}
+        self.metrics.set_info(
+            facts | {"cache_dtype": cache.kv_cache_dtype, "enable_prefix_caching": cache.enable_prefix_caching}
+        )
+
+    async def _run_pump(self) -> None:
+        """Move every batch of the core to the streams: one wake-up a batch, until the core is dead."""
+        try:
+            while True:
+                batch = await self._client.outputs()
+                self._log.touch()
+                num_before = self._outputs.num_sequences
+                touched, aborts = self._outputs.process(batch)
+                self._abort(aborts)
+                self._admission.record_finished(num_before - self._outputs.num_sequences)
+                for stream in touched:
+                    stream.wake()
+        except MinivllmError as error:
+            self._die(error)
+        except Exception:
+            logger.exception("the engine's output pump failed")
+            self._die(EngineDeadError("The engine failed on an output of its core."))
+
+    def _die(self, error: MinivllmError) -> None:
+        if self.dead_error is not None:
+            return
+        self.dead_error = error
+        logger.error("%s", error)
+        self._outputs.fail_all(error)
+        self._log.stop()
+        for callback in self._death_callbacks:
+            callback(error)
+
+    async def _tokenize(self, prompt: Prompt) -> TokenizedPrompt:
+        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
+        if not isinstance(text, str) or len(text) <= LONG_TEXT:
+            return self._inputs.tokenize(prompt)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(1, "minivllm-tokenize")
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._inputs.tokenize, prompt)
+
+    def _abort(self, core_ids: list[str]) -> None:
+        if core_ids and self.dead_error is None:
+            self._client.abort(core_ids)
+
+
+class _StatsLog:
+    """Logs the throughput line every ten seconds, with a timer only while there is something to log."""
+
+    def __init__(self, recorder: Recorder, disabled: bool):
+        self._line = LogLine(recorder, monotonic())
+        self._disabled = disabled
+        self._timer: asyncio.TimerHandle | None = None
+
+    def touch(self) -> None:
+        """Called before each batch: the first one after a rest starts the clock."""
+        if self._timer is None and not self._disabled:
+            self._line.restart(monotonic())
+            self._timer = asyncio.get_running_loop().call_later(LOG_INTERVAL, self._write)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _write(self) -> None:
+        self._timer = None
+        text = self._line.text(monotonic())
+        if text is not None:
+            logger.info("%s", text)
+            self._timer = asyncio.get_running_loop().call_later(LOG_INTERVAL, self._write)

@@ -1,0 +1,186 @@
+"""`InputProcessor`: a user's prompt and sampling parameters → a valid `EngineRequest`, or a `ClientError` that says why not."""
+
+from collections.abc import Iterable, Mapping
+from time import monotonic
+from typing import Any, NamedTuple
+
+import msgspec
+
+from minivllm.config.engine_config import EngineConfig
+from minivllm.errors import ClientError
+from minivllm.messages.prompt import Prompt
+from minivllm.messages.request import EngineRequest
+from minivllm.messages.sampling_params import SamplingParams
+from minivllm.text.tokenizer import Tokenizer
+
+MAX_BAD_WORDS = 128  # token sequences a request may ban
+MAX_SALT = 128  # characters
+
+
+class TokenizedPrompt(NamedTuple):
+    token_ids: list[int]
+    text: str | None
+    cache_salt: str | None
+
+
+class InputProcessor:
+    """`max_length` is what prompt and output together may take: the model's length, or the KV cache if that is smaller.
+
+    `clamp`: shorten a max_tokens that does not fit (offline use) where a server refuses it.
+    """
+
+    def __init__(self, config: EngineConfig, tokenizer: Tokenizer, max_length: int, clamp: bool = False):
+        self._tokenizer = tokenizer
+        self._max_length = max_length
+        self._clamp = clamp
+        self._vocab_size = config.spec.vocab_size
+        self._max_logprobs = config.model.max_logprobs
+        self._eos_token_ids = list(config.generation.eos_token_ids)
+
+    def tokenize(self, prompt: Prompt) -> TokenizedPrompt:
+        """Any form of prompt to ids. The dear part for a long text, and safe to run in another thread."""
+        if isinstance(prompt, str):
+            return TokenizedPrompt(self._tokenizer.encode(prompt), prompt, None)
+        if isinstance(prompt, dict):
+            return self._tokenize_object(prompt)
+        if isinstance(prompt, (list, tuple)):
+            return TokenizedPrompt(list(prompt), None, None)
+        raise ClientError(f"A prompt must be a text, token ids or a dict, not {type(prompt).__name__}.", param="prompt")
+
+    def _tokenize_object(self, prompt: Mapping[str, Any]) -> TokenizedPrompt:
+        salt, text, ids = _check_salt(prompt.get("cache_salt")), prompt.get("prompt"), prompt.get("prompt_token_ids")
+        if text is not None and not isinstance(text, str):
+            raise ClientError("prompt must be a text.", param="prompt")
+        if ids is not None:
+            return TokenizedPrompt(list(ids), text, salt)
+        if text is None:
+            raise ClientError("A prompt object needs `prompt` (a text) or `prompt_token_ids`.", param="prompt")
+        return TokenizedPrompt(self._tokenizer.encode(text), text, salt)
+
+    def process(
+        self,
+        request_id: str,
+        prompt: TokenizedPrompt,
+        params: SamplingParams,
+        priority: int = 0,
+        arrival_time: float | None = None,
+    ) -> EngineRequest:
+        """A request that the core can trust. `request_id` is the core's, unique. `max_tokens` None: what is left."""
+        if not isinstance(params, SamplingParams):
+            raise ClientError(f"sampling_params must be SamplingParams, not {type(params).__name__}.", param="sampling_params")
+        self._check_params(params)
+        ids = self._check_ids(self._truncate(prompt.token_ids, params))
+        max_tokens = self._max_tokens(len(ids), params)
+        return EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=ids,
+            sampling_params=msgspec.structs.replace(
+                params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens)
+            ),
+            eos_token_ids=self._eos_token_ids,
+            bad_words_token_ids=self._bad_words(params.bad_words),
+            arrival_time=monotonic() if arrival_time is None else arrival_time,
+            priority=priority,
+            cache_salt=prompt.cache_salt,
+        )
+
+    def _truncate(self, ids: list[int], params: SamplingParams) -> list[int]:
+        """The last N ids; with -1, as many as leave room for the output."""
+        wanted = params.truncate_prompt_tokens
+        if wanted is None:
+            return ids
+        if wanted > self._max_length:
+            raise ClientError(
+                f"truncate_prompt_tokens value ({wanted}) is greater than max_model_len ({self._max_length}). "
+                "Please, select a smaller truncation size.",
+                param="truncate_prompt_tokens",
+                value=wanted,
+            )
+        if wanted == -1:
+            wanted = max(1, self._max_length - max(1, params.max_tokens or 1))
+        return ids[-wanted:] if wanted else []
+
+    def _check_ids(self, ids: list[int]) -> list[int]:
+        if not ids:
+            raise ClientError("The prompt cannot be empty: it must have at least one token.", param="prompt")
+        if not set(map(type, ids)) <= {int}:
+            raise ClientError("Prompt token ids must be integers.", param="prompt")
+        for extreme in (min(ids), max(ids)):
+            if not 0 <= extreme < self._vocab_size:
+                raise ClientError(f"Token id {extreme} is out of vocabulary", param="prompt", value=extreme)
+        return ids
+
+    def _max_tokens(self, num_prompt: int, params: SamplingParams) -> int:
+        limit, wanted = self._max_length, params.max_tokens
+        context = f"This model's maximum context length is {limit} tokens. However, "
+        if num_prompt > limit:
+            raise ClientError(
+                f"{context}your prompt contains {num_prompt} input tokens, which exceeds this limit even without any "
+                "output tokens. Please reduce the length of the input prompt.",
+                param="input_tokens",
+                value=num_prompt,
+            )
+        if wanted is not None and wanted > limit and not self._clamp:
+            raise ClientError(
+                f"max_tokens={wanted} cannot be greater than max_model_len={limit}. Please request fewer output tokens.",
+                param="max_tokens",
+                value=wanted,
+            )
+        room = limit - num_prompt
+        if wanted is not None and wanted <= room:
+            return wanted
+        if room and (wanted is None or self._clamp):
+            return room
+        wanted = wanted or 1
+        raise ClientError(
+            f"{context}you requested {wanted} output tokens and your prompt contains {num_prompt} input tokens, for a total "
+            f"of {num_prompt + wanted} tokens. Please reduce the length of the input prompt or the number of requested "
+            "output tokens.",
+            param="input_tokens",
+            value=num_prompt,
+        )
+
+    def _check_params(self, params: SamplingParams) -> None:
+        self._check_logprobs("logprobs", "sample", params.logprobs)
+        self._check_logprobs("prompt_logprobs", "prompt", params.prompt_logprobs)
+        self._check_vocabulary("logit_bias", params.logit_bias or ())
+        self._check_vocabulary("allowed_token_ids", params.allowed_token_ids or ())
+        self._check_vocabulary("stop_token_ids", params.stop_token_ids)
+
+    def _check_logprobs(self, name: str, kind: str, wanted: int | None) -> None:
+        allowed = self._vocab_size if self._max_logprobs == -1 else self._max_logprobs
+        if wanted is not None and (self._vocab_size if wanted == -1 else wanted) > allowed:
+            raise ClientError(
+                f"Requested {kind} logprobs of {wanted}, which is greater than max allowed: {allowed}", param=name, value=wanted
+            )
+
+    def _check_vocabulary(self, name: str, ids: Iterable[int]) -> None:
+        for index in ids:
+            if type(index) is not int or not 0 <= index < self._vocab_size:
+                raise ClientError(
+                    f"{name} contains out-of-vocab token id {index}. The vocabulary has {self._vocab_size} tokens.",
+                    param=name,
+                    value=index,
+                )
+
+    def _bad_words(self, words: list[str]) -> list[list[int]]:
+        """Each word as it is written at the start of a text and after a blank: other tokens, and both must be banned."""
+        found: dict[tuple[int, ...], None] = {}
+        for word in words:
+            for text in (word.lstrip(), " " + word.lstrip()):
+                ids = self._tokenizer.encode(text, add_special_tokens=False)
+                if ids:
+                    found[tuple(ids)] = None
+        if len(found) > MAX_BAD_WORDS:
+            raise ClientError(
+                f"bad_words may make at most {MAX_BAD_WORDS} token sequences, got {len(found)}.", param="bad_words"
+            )
+        return [list(ids) for ids in found]
+
+
+def _check_salt(salt: object) -> str | None:
+    if salt is None:
+        return None
+    if not isinstance(salt, str) or not 0 < len(salt) <= MAX_SALT:
+        raise ClientError(f"cache_salt must be a text of 1 to {MAX_SALT} characters.", param="cache_salt")
+    return salt

@@ -1,0 +1,62 @@
+"""`launch_core`: start an engine-core process and hand it its config. Called by `AsyncLLMEngine` as early as possible."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from typing import Any, BinaryIO, cast
+
+import msgspec
+import zmq
+
+from minivllm.config.engine_config import EngineConfig
+from minivllm.ipc.frames import write_frame
+from minivllm.ipc.sockets import bind, new_address
+
+MODULE = "minivllm.core.process"
+EXIT_SECONDS = 3.0  # given to a core to leave by itself before it is killed
+STDERR = 2  # the child's stdout goes there too: our stdout belongs to the user
+
+
+class CoreProcess:
+    """A running core: its process, and our ends of the two sockets. Both are bound before it starts."""
+
+    def __init__(self, config: EngineConfig, module: str = MODULE):
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        addresses = new_address(), new_address()
+        self.inbox: zmq.Socket[bytes] = bind(self._context, zmq.PUSH, addresses[0])  # what we send
+        self.outbox: zmq.Socket[bytes] = bind(self._context, zmq.PULL, addresses[1])  # what comes back
+        command = [sys.executable, "-m", module, *addresses]
+        self._popen: subprocess.Popen[bytes] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=STDERR)
+        self.pid = self._popen.pid
+        self._stdin = cast(BinaryIO, self._popen.stdin)
+        with contextlib.suppress(BrokenPipeError):  # it died already; whoever watches the process will say how
+            write_frame(self._stdin, msgspec.msgpack.encode(config))
+
+    def open_pidfd(self) -> int | None:
+        """A file descriptor that becomes readable when the process ends; None where the system has none."""
+        opener: Any = getattr(os, "pidfd_open", None)
+        return None if opener is None else opener(self.pid)
+
+    def exit_text(self) -> str | None:
+        """How the process ended, or None while it runs."""
+        code = self._popen.poll()
+        if code is None:
+            return None
+        return f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
+
+    def close(self) -> None:
+        """End the process and reap it; it leaves at once when its stdin closes. May be called twice."""
+        with contextlib.suppress(BrokenPipeError):
+            self._stdin.close()
+        try:
+            self._popen.wait(EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            self._popen.wait()
+        self._context.destroy(linger=0)
+
+
+def launch_core(config: EngineConfig) -> CoreProcess:
+    """Start the process and return without waiting: it loads the model meanwhile."""
+    return CoreProcess(config)

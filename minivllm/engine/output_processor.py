@@ -1,0 +1,130 @@
+"""`OutputProcessor`: the core's batches of token outputs → the streams of user requests, and the metrics of it all."""
+
+from time import monotonic
+
+from minivllm.engine.choice import Choice
+from minivllm.engine.fanout import divide
+from minivllm.engine.request_stream import RequestStream
+from minivllm.errors import MinivllmError, ServerError
+from minivllm.messages.output import TokenOutput, TokenOutputs
+from minivllm.messages.request import EngineRequest
+from minivllm.metrics.recorder import FinishedRequest, Recorder, StepRecord
+from minivllm.text.tokenizer import Tokenizer
+
+
+class OutputProcessor:
+    """Knows every request that runs. A request leaves when its last choice ends, or by `drop`, `abort` or `fail_all`."""
+
+    def __init__(self, tokenizer: Tokenizer, recorder: Recorder):
+        self._tokenizer = tokenizer
+        self._recorder = recorder
+        self._choices: dict[str, tuple[RequestStream, Choice]] = {}  # by the core's request id
+        self._streams: dict[RequestStream, list[str]] = {}  # with the core's ids of its choices
+
+    @property
+    def num_sequences(self) -> int:
+        return len(self._choices)
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    def add(self, request_id: str, prompt: str | None, request: EngineRequest) -> tuple[RequestStream, list[EngineRequest]]:
+        """Open the stream of a request; the requests returned are to be sent to the core."""
+        stream = RequestStream(request_id, prompt, request, self._tokenizer)
+        children = divide(request)
+        for child, choice in zip(children, stream.choices, strict=True):
+            self._choices[child.request_id] = stream, choice
+        self._streams[stream] = [child.request_id for child in children]
+        return stream, children
+
+    def process(self, batch: TokenOutputs) -> tuple[list[RequestStream], list[str]]:
+        """The streams that got something (one with n > 1 maybe more than once), and the ids that the core must abort."""
+        touched: list[RequestStream] = []
+        aborts: list[str] = []
+        record, now = StepRecord(), batch.time
+        for output in batch.outputs:
+            entry = self._choices.get(output.request_id)
+            if entry is None:
+                continue  # it was aborted meanwhile
+            stream, choice = entry
+            last_time, num_before = choice.last_token_time, choice.num_tokens
+            hit = stream.feed(choice, output, now)
+            touched.append(stream)
+            record.num_generation_tokens += choice.num_tokens - num_before
+            if last_time is not None:
+                record.token_seconds.append(now - last_time)
+            else:
+                record.num_prompt_tokens += len(stream.request.prompt_token_ids)
+                record.num_cached_tokens += output.num_cached_tokens
+                record.first_token_seconds.append(now - stream.metrics.arrival_time)
+            if choice.finish_reason is not None:
+                self._end(stream, choice, output, record)
+                if hit:
+                    aborts.append(output.request_id)
+                if output.error is not None:
+                    aborts += self._break(stream, ServerError(output.error))
+        self._recorder.record_step(record, batch.stats)
+        self._rest_if_idle()
+        return touched, aborts
+
+    def drop(self, stream: RequestStream) -> list[str]:
+        """Nobody reads this stream any more. Returns the ids that the core must abort."""
+        return self._close(stream, "abort")
+
+    def drop_all(self) -> list[str]:
+        return [core_id for stream in list(self._streams) for core_id in self._close(stream, "abort")]
+
+    def abort(self, request_id: str) -> list[str]:
+        """End the streams of a user's request id with finish reason "abort". Returns the ids that the core must abort."""
+        aborts = []
+        for stream in [each for each in self._streams if each.request_id == request_id]:
+            aborts += self._close(stream, "abort")
+            stream.wake()
+        return aborts
+
+    def fail_all(self, error: MinivllmError) -> None:
+        """The core is dead."""
+        for stream in list(self._streams):
+            self._break(stream, error)
+
+    def _end(self, stream: RequestStream, choice: Choice, output: TokenOutput, record: StepRecord) -> None:
+        del self._choices[output.request_id]
+        record.finished.append(_finished(stream, choice))
+        if stream.finished:
+            del self._streams[stream]
+
+    def _break(self, stream: RequestStream, error: MinivllmError) -> list[str]:
+        stream.error = error
+        aborts = self._close(stream, "error")
+        stream.wake()
+        return aborts
+
+    def _close(self, stream: RequestStream, reason: str) -> list[str]:
+        now, aborts = monotonic(), []
+        for core_id in self._streams.pop(stream, ()):
+            entry = self._choices.pop(core_id, None)
+            if entry is not None:
+                choice = entry[1]
+                choice.end(reason)
+                stream.close_choice(now)
+                self._recorder.record_finished(_finished(stream, choice))
+                aborts.append(core_id)
+        self._rest_if_idle()
+        return aborts
+
+    def _rest_if_idle(self) -> None:
+        if not self._choices:
+            self._recorder.set_idle()
+
+
+def _finished(stream: RequestStream, choice: Choice) -> FinishedRequest:
+    params = stream.request.sampling_params
+    return FinishedRequest(
+        reason=choice.finish_reason or "abort",
+        num_prompt_tokens=len(stream.request.prompt_token_ids),
+        num_generation_tokens=choice.num_tokens,
+        n=params.n,
+        max_tokens=params.max_tokens,
+        times=stream.metrics,
+    )

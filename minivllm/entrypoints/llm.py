@@ -1,0 +1,153 @@
+"""`LLM`: offline generation in a script or notebook, over the engine in this very process."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
+from types import TracebackType
+from typing import Any, TypeVar
+
+import msgspec
+from tqdm.auto import tqdm
+
+from minivllm.config.engine_args import EngineArgs
+from minivllm.engine.sync_engine import LLMEngine
+from minivllm.errors import ClientError
+from minivllm.messages.output import RequestOutput
+from minivllm.messages.prompt import Prompt, TokensPrompt
+from minivllm.messages.sampling_params import OutputKind, SamplingParams
+from minivllm.metrics.families import Metric
+from minivllm.text.chat_template import ChatTemplate
+from minivllm.text.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+T = TypeVar("T")
+
+
+class LLM:
+    """A loaded model. Options are those of `EngineArgs`, by keyword:
+
+    >>> llm = LLM("HuggingFaceTB/SmolLM2-135M-Instruct", max_model_len=2048)
+    >>> llm.generate(["The capital of France is"], SamplingParams(temperature=0))[0].outputs[0].text
+    """
+
+    def __init__(self, model: str, **options: Any):
+        self.engine = LLMEngine.from_engine_args(EngineArgs(model=model, **options), progress=True)
+        self._num_requests = 0
+        self._templates: dict[str, ChatTemplate] = {}
+
+    def generate(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput]:
+        """Outputs in the order of the prompts, each a text, a list of token ids or a dict of either.
+
+        One `SamplingParams` for all or one for each; None: the model's own defaults. All prompts are checked before
+        the first one runs. An interruption (Ctrl-C) aborts them all and leaves the engine usable.
+        """
+        given = _as_list(prompts)
+        params = _one_each(sampling_params if sampling_params is not None else self.get_default_sampling_params(), len(given))
+        priorities = _one_each(priority if priority is not None else 0, len(given))
+        ids: list[str] = []
+        try:
+            for prompt, each, urgency in zip(given, params, priorities, strict=True):
+                self._num_requests += 1
+                ids.append(str(self._num_requests))
+                final = msgspec.structs.replace(each, output_kind=OutputKind.FINAL_ONLY)
+                self.engine.add_request(ids[-1], prompt, final, urgency)
+            found = {output.request_id: output for output in self._run(len(ids), use_tqdm)}
+        finally:
+            if self.engine.has_unfinished():
+                self.engine.abort_all()
+        return [found[request_id] for request_id in ids]
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool = True,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or each of several, with the model's chat template (or the one given)."""
+        conversations: Any = messages if messages and not isinstance(messages[0], Mapping) else [messages]
+        template = self._template(chat_template, tools)
+        texts = [
+            template.render(
+                conversation,
+                tools=tools,
+                add_generation_prompt=add_generation_prompt,
+                continue_final_message=continue_final_message,
+                **(chat_template_kwargs or {}),
+            )
+            for conversation in conversations
+        ]
+        # The template has written the special tokens already.
+        encode = self.get_tokenizer().encode
+        prompts = [TokensPrompt(prompt_token_ids=encode(text, add_special_tokens=False), prompt=text) for text in texts]
+        return self.generate(prompts, sampling_params, use_tqdm)
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.engine.tokenizer
+
+    def get_default_sampling_params(self) -> SamplingParams:
+        """What the model's generation_config.json recommends, else neutral."""
+        defaults = dict(self.engine.config.generation.defaults)
+        if "max_new_tokens" in defaults:
+            defaults["max_tokens"] = defaults.pop("max_new_tokens")
+        return SamplingParams(**defaults)
+
+    def get_metrics(self) -> list[Metric]:
+        """All metrics at this moment: objects with `name`, `labels` and `value` (or `count`, `sum`, `buckets`)."""
+        return self.engine.get_metrics()
+
+    def shutdown(self) -> None:
+        """Free the model and its memory."""
+        self.engine.shutdown()
+
+    def __enter__(self) -> "LLM":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.shutdown()
+
+    def _run(self, num_requests: int, use_tqdm: bool) -> Iterator[RequestOutput]:
+        num_prompt = num_output = 0
+        with tqdm(total=num_requests, desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm) as bar:
+            while self.engine.has_unfinished():
+                for output in self.engine.step():
+                    num_prompt += len(output.prompt_token_ids)
+                    num_output += sum(len(choice.token_ids) for choice in output.outputs)
+                    seconds = max(bar.format_dict["elapsed"], 1e-3)
+                    speeds = f"input: {num_prompt / seconds:.2f} toks/s, output: {num_output / seconds:.2f} toks/s"
+                    bar.set_postfix_str(speeds, refresh=False)
+                    bar.update()
+                    yield output
+
+    def _template(self, source: str | None, tools: list[dict[str, Any]] | None) -> ChatTemplate:
+        tokenizer = self.get_tokenizer()
+        if source is None:
+            name = "tool_use" if tools and "tool_use" in tokenizer.chat_templates else "default"
+            source = tokenizer.chat_templates.get(name)
+        if source is None:
+            raise ClientError("This model has no chat template: give one by chat_template.", param="chat_template")
+        if source not in self._templates:
+            self._templates[source] = ChatTemplate(source, tokenizer.template_tokens)
+        return self._templates[source]
+
+
+def _as_list(prompts: Any) -> list[Prompt]:
+    single = isinstance(prompts, (str, dict)) or (len(prompts) and isinstance(prompts[0], int))
+    return [prompts] if single else list(prompts)
+
+
+def _one_each(given: T | Sequence[T], count: int) -> list[T]:
+    if not isinstance(given, Sequence):
+        return list(repeat(given, count))
+    if len(given) != count:
+        raise ClientError(f"There are {count} prompts, but {len(given)} sampling_params or priorities: give one for each.")
+    return list(given)

@@ -1,0 +1,1 @@
+"""From generated text to chat events."""
