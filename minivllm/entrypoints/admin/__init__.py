@@ -1,0 +1,1 @@
+"""Routes about the server itself: health, version, metrics, tokenizer."""

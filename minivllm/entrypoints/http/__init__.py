@@ -1,0 +1,1 @@
+"""The HTTP server around the engine: process life, app, errors, streams."""

@@ -1,0 +1,66 @@
+"""`build_app()` and `init_app_state()`: the FastAPI app without and with its engine. Used by `lifecycle` and tests."""
+
+import hashlib
+import time
+from typing import TYPE_CHECKING
+
+from fastapi import FastAPI
+from starlette.datastructures import State
+
+from minivllm.config.engine_args import AsyncEngineArgs
+from minivllm.config.sections.server import ServerConfig
+from minivllm.entrypoints.chat.prompt import ChatPrompts
+from minivllm.entrypoints.http.errors import install_error_handlers
+from minivllm.entrypoints.http.middleware import middleware
+from minivllm.entrypoints.http.routers import ROUTERS
+from minivllm.entrypoints.openai.chat_serving import OpenAIServingChat
+from minivllm.entrypoints.openai.completion_serving import OpenAIServingCompletion
+from minivllm.version import __version__
+
+if TYPE_CHECKING:
+    from minivllm.engine.async_engine import AsyncLLMEngine
+
+
+class AppState(State):
+    """What routes find at `request.app.state`; complete after `init_app_state`."""
+
+    engine: "AsyncLLMEngine"
+    prompts: ChatPrompts
+    openai_serving_chat: OpenAIServingChat
+    openai_serving_completion: OpenAIServingCompletion
+    started: int  # Unix time
+    draining: bool
+
+
+def build_app(server: ServerConfig) -> FastAPI:
+    """The app with all routes; it can answer once `init_app_state` has been called."""
+    docs = not server.disable_fastapi_docs
+    app = FastAPI(
+        title="minivllm",
+        version=__version__,
+        summary="OpenAI-compatible inference server",
+        middleware=middleware(server),
+        root_path=server.root_path,
+        redirect_slashes=False,
+        openapi_url="/openapi.json" if docs else None,
+        docs_url="/docs" if docs else None,
+        redoc_url="/redoc" if docs else None,
+    )
+    app.state = AppState()
+    app.state.draining = False
+    install_error_handlers(app)
+    for router in ROUTERS:
+        app.include_router(router)
+    return app
+
+
+def init_app_state(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineArgs) -> None:
+    """Make the serving objects on a ready engine. `ClientError` if the chat template is broken."""
+    server, config = args.server, engine.config
+    fingerprint = "fp_" + hashlib.sha256(f"{__version__} {config.model.path} {config.model.dtype}".encode()).hexdigest()[:10]
+    state.engine = engine
+    state.prompts = ChatPrompts(engine.tokenizer, server.chat_template or engine.tokenizer.chat_template)
+    state.openai_serving_chat = OpenAIServingChat(engine, state.prompts, fingerprint, server.response_role)
+    state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
+    state.started = int(time.time())
+    state.draining = False

@@ -1,0 +1,135 @@
+"""Pure ASGI middleware around all routes; `middleware()` is the ordered list, outermost first."""
+
+import hashlib
+import hmac
+import uuid
+
+from fastapi import HTTPException
+from starlette.datastructures import MutableHeaders
+from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from minivllm.config.sections.server import ServerConfig
+from minivllm.entrypoints.http.dependencies import header_request_id
+from minivllm.entrypoints.http.errors import send_error
+from minivllm.errors import AuthenticationError, OverloadedError
+
+# Probes of load balancers carry no key.
+OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/ping")
+# What still answers while the server drains.
+DRAIN_PATHS = (*OPEN_PATHS, "/metrics", "/version")
+
+
+def middleware(server: ServerConfig) -> list[Middleware]:
+    chain: list[Middleware] = []
+    if server.enable_request_id_headers:
+        chain.append(Middleware(RequestIdMiddleware))
+    if server.allowed_origins:
+        chain.append(
+            Middleware(
+                CORSMiddleware,
+                allow_origins=list(server.allowed_origins),
+                allow_credentials=server.allow_credentials,
+                allow_methods=list(server.allowed_methods),
+                allow_headers=list(server.allowed_headers),
+            )
+        )
+    if server.api_key:
+        chain.append(Middleware(AuthMiddleware, keys=server.api_key))
+    chain.append(Middleware(DrainMiddleware))
+    chain.append(Middleware(BodyLimitMiddleware, limit=server.max_request_bytes))
+    return chain
+
+
+class RequestIdMiddleware:
+    """Sends X-Request-Id back, or a fresh one where there was none or an unfit one."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        request_id = scope["request_id"] = header_request_id(scope) or uuid.uuid4().hex
+
+        async def send_with_id(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message)["X-Request-Id"] = request_id
+            await send(message)
+
+        await self._app(scope, receive, send_with_id)
+
+
+class AuthMiddleware:
+    """Asks for one of the keys as bearer token, except on probes and CORS preflights."""
+
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...]):
+        self._app = app
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or _path(scope) in OPEN_PATHS or self._is_known(scope):
+            return await self._app(scope, receive, send)
+        await send_error(AuthenticationError("Unauthorized", param="Authorization"), scope, receive, send)
+
+    def _is_known(self, scope: Scope) -> bool:
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, token = given.partition(b" ")
+        digest = _digest(token.strip())
+        # No early exit and digests of one length: the time taken says nothing about the keys.
+        matches = [hmac.compare_digest(digest, key) for key in self._digests]
+        return scheme.lower() == b"bearer" and any(matches)
+
+
+class DrainMiddleware:
+    """While the server drains, new requests get 503 with Retry-After."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["app"].state.draining and _path(scope) not in DRAIN_PATHS:
+            refusal = OverloadedError("The server is shutting down and takes no new requests.", retry_after=5)
+            return await send_error(refusal, scope, receive, send)
+        await self._app(scope, receive, send)
+
+
+class BodyLimitMiddleware:
+    """413 for a body of more than `limit` bytes, by its Content-Length or as it comes in."""
+
+    def __init__(self, app: ASGIApp, limit: int):
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        length = next((value for name, value in scope["headers"] if name == b"content-length"), None)
+        if length is not None:
+            if length.isdigit() and int(length) > self._limit:
+                return await send_error(self._refusal(), scope, receive, send)
+            return await self._app(scope, receive, send)
+        received = 0
+
+        async def limited_receive() -> Message:
+            nonlocal received
+            message = await receive()
+            received += len(message.get("body", b""))
+            if received > self._limit:
+                raise self._refusal()
+            return message
+
+        await self._app(scope, limited_receive, send)
+
+    def _refusal(self) -> HTTPException:
+        return HTTPException(413, f"The request body is larger than {self._limit} bytes (--max-request-bytes).")
+
+
+def _path(scope: Scope) -> str:
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

@@ -1,0 +1,16 @@
+"""The routes of the server: a new API is a router file and a line here."""
+
+from fastapi import APIRouter
+
+from minivllm.entrypoints.admin import health, metrics, tokenize, version
+from minivllm.entrypoints.openai import chat_routes, completion_routes, models_routes
+
+ROUTERS: list[APIRouter] = [
+    chat_routes.router,
+    completion_routes.router,
+    models_routes.router,
+    tokenize.router,
+    health.router,
+    version.router,
+    metrics.router,
+]

@@ -1,0 +1,1 @@
+"""The OpenAI API: wire types, codecs and routes."""

@@ -1,0 +1,218 @@
+"""`FakeEngine`: the surface of `AsyncLLMEngine` without torch or a process, so that all HTTP behaviour can be tested.
+
+It answers each prompt with `engine.script`, a list of words (one token each), and can be slow, refuse, or die.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from typing import Any
+
+from minivllm.config.engine_config import (
+    CacheConfig,
+    DeviceConfig,
+    EngineConfig,
+    GenerationConfig,
+    LoadConfig,
+    ModelConfig,
+    ModelSpec,
+    ObservabilityConfig,
+    SchedulerConfig,
+)
+from minivllm.errors import ClientError, EngineDeadError, OverloadedError
+from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
+from minivllm.messages.sampling_params import OutputKind, SamplingParams
+
+TEMPLATE = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}<|end|>{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+SCRIPT = ["Hello", " wörld", " 🐢", "!", ' "quoted"', "\n"]
+
+
+class FakeTokenizer:
+    """Words with their leading blank, single other characters; ids in order of first use. `<|…|>` is one token."""
+
+    pattern = re.compile(r"<\|\w+\|>| ?\w+|.", re.DOTALL)
+
+    def __init__(self) -> None:
+        self.words: list[str] = ["<|end|>"]
+        self.chat_template: str | None = TEMPLATE
+        self.template_tokens = {"eos_token": "<|end|>"}
+        self.special_ids = frozenset({0})
+        self.eos_token_id = 0
+        self.bos_token_id = None
+
+    @property
+    def size(self) -> int:
+        return 1000
+
+    def id_of(self, word: str) -> int:
+        if word not in self.words:
+            self.words.append(word)
+        return self.words.index(word)
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        return [self.id_of(word) for word in self.pattern.findall(text)]
+
+    def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
+        return "".join(self.token_text(token) for token in ids)
+
+    def token_text(self, token_id: int) -> str:
+        return self.words[token_id] if token_id < len(self.words) else f"<{token_id}>"
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return self.token_text(token_id).encode()
+
+
+class FakeMetrics:
+    def render(self) -> bytes:
+        return b"# HELP minivllm:num_requests_running Requests running.\nminivllm:num_requests_running 0.0\n"
+
+
+class FakeEngine:
+    def __init__(self, script: list[str] | None = None, delay: float = 0.0, max_model_len: int = 100, **model: Any):
+        """`delay` in seconds before each token; `model` are fields of `ModelConfig`."""
+        fields: dict[str, Any] = {"model": "org/fake", "served_model_name": ("fake",), "max_model_len": max_model_len}
+        self.config = EngineConfig(
+            model=ModelConfig(**fields | model),
+            load=LoadConfig(),
+            cache=CacheConfig(),
+            scheduler=SchedulerConfig(),
+            device=DeviceConfig(),
+            observability=ObservabilityConfig(),
+            spec=ModelSpec.__new__(ModelSpec),
+            generation=GenerationConfig(),
+        )
+        self.tokenizer = FakeTokenizer()
+        self.max_model_len = max_model_len
+        self.metrics = FakeMetrics()
+        self.script = SCRIPT if script is None else script
+        self.delay = delay
+        self.cached_tokens = 0
+        self.overloaded: OverloadedError | None = None
+        self.fail_after: int | None = None  # raise a bare RuntimeError after so many tokens
+        self.requests: list[tuple[Any, SamplingParams, str, int]] = []
+        self.aborted: list[str] = []
+        self.running: list[str] = []
+        self.dead_error: EngineDeadError | None = None
+        self.is_shut_down = False
+        self._death = asyncio.Event()
+        self._callbacks: list[Callable[[EngineDeadError], None]] = []
+
+    def set_defaults(self, **defaults: Any) -> None:
+        self.config = replace(self.config, generation=GenerationConfig(defaults=defaults))
+
+    async def start(self) -> None:
+        await asyncio.sleep(0)
+
+    async def generate(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        arrival_time: float | None = None,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        await self.check_health()
+        ids = prompt["prompt_token_ids"]
+        if sampling_params.truncate_prompt_tokens is not None and sampling_params.truncate_prompt_tokens > 0:
+            ids = ids[-sampling_params.truncate_prompt_tokens :]
+        if len(ids) >= self.max_model_len:
+            raise ClientError(f"This model's maximum context length is {self.max_model_len} tokens.", param="input_tokens")
+        self.requests.append((prompt, sampling_params, request_id, priority))
+        self.running.append(request_id)
+        finished = False
+        try:
+            async for output in self._run(ids, sampling_params, request_id):
+                yield output
+            finished = True
+        finally:
+            self.running.remove(request_id)
+            if not finished:
+                self.aborted.append(request_id)
+
+    async def _run(self, ids: list[int], params: SamplingParams, request_id: str) -> AsyncGenerator[RequestOutput, None]:
+        words = self.script if params.max_tokens is None else self.script[: params.max_tokens]
+        reason = "stop" if len(words) == len(self.script) else "length"
+        done: list[CompletionOutput] = [self._choice(index, [], params) for index in range(params.n)]
+        first = True
+        for position, word in enumerate(words):
+            await self._wait()
+            if self.fail_after == position:
+                raise RuntimeError("secret detail")
+            new = [self._choice(index, [word], params) for index in range(params.n)]
+            if position == len(words) - 1:
+                for choice in new:
+                    choice.finish_reason = reason
+            for total, choice in zip(done, new, strict=True):
+                total.text += choice.text
+                total.token_ids = total.token_ids + choice.token_ids
+                total.logprobs = None if choice.logprobs is None else (total.logprobs or []) + choice.logprobs
+                total.finish_reason = choice.finish_reason
+            if params.output_kind is OutputKind.DELTA:
+                yield self._output(ids, params, request_id, new, first)
+                first = False
+        if params.output_kind is not OutputKind.DELTA or not words:
+            for choice in done:
+                choice.finish_reason = reason
+            yield self._output(ids, params, request_id, done, True)
+
+    async def _wait(self) -> None:
+        if self.delay:
+            try:
+                await asyncio.wait_for(self._death.wait(), self.delay)
+            except asyncio.TimeoutError:
+                return
+        await self.check_health()
+
+    def _choice(self, index: int, words: list[str], params: SamplingParams) -> CompletionOutput:
+        ids = [self.tokenizer.id_of(word) for word in words]
+        logprobs = None if params.logprobs is None else [self._logprobs(token, params.logprobs) for token in ids]
+        return CompletionOutput(index, "".join(words), ids, logprobs=logprobs)
+
+    def _logprobs(self, token: int, count: int) -> dict[int, Logprob]:
+        """The token itself, third in rank, and the `count` most probable ones."""
+        entry = {token: Logprob(-3.0, 3, self.tokenizer.token_text(token))}
+        for rank in range(1, count + 1):
+            entry.setdefault(900 + rank, Logprob(-1.0 * rank, rank, f"<{900 + rank}>"))
+        return entry
+
+    def _output(
+        self, ids: list[int], params: SamplingParams, request_id: str, choices: list[CompletionOutput], first: bool
+    ) -> RequestOutput:
+        prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        if params.prompt_logprobs is not None and first:
+            prompt_logprobs = [None, *(self._logprobs(token, params.prompt_logprobs) for token in ids[1:])]
+        return RequestOutput(
+            request_id, None, ids, prompt_logprobs, choices, choices[0].finished(), num_cached_tokens=self.cached_tokens
+        )
+
+    async def abort(self, request_id: str) -> None:
+        self.aborted.append(request_id)
+
+    async def check_health(self) -> None:
+        if self.dead_error is not None:
+            raise self.dead_error
+
+    def check_admission(self, num_requests: int) -> None:
+        if self.overloaded is not None:
+            raise self.overloaded
+
+    @property
+    def num_running_requests(self) -> int:
+        return len(self.running)
+
+    def on_death(self, callback: Callable[[EngineDeadError], None]) -> None:
+        self._callbacks.append(callback)
+
+    def die(self, message: str = "The engine core died.") -> None:
+        self.dead_error = EngineDeadError(message)
+        self._death.set()
+        for callback in self._callbacks:
+            callback(self.dead_error)
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
