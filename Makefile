@@ -1,0 +1,83 @@
+# minivllm: `make serve` and `make test` are all that is needed; both are safe and quick to run again.
+
+PYTHON ?= python3
+PORT   ?= 8000
+# The demo model's folder, shared by `make serve` and the tests.
+MODEL  ?= $(HOME)/.cache/minivllm-models/smollm2
+FLAGS  ?=
+# PyPI's torch for Linux on x86 carries several GB of CUDA. TORCH_INDEX offers the same version for the CPU alone; it is
+# used where it can be reached, and pip then prefers it. `make serve TORCH="torch==2.13.0" TORCH_INDEX=` takes PyPI's.
+TORCH       ?= torch==2.13.0
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+
+VENV  := .venv
+BIN   := $(VENV)/bin
+STAMP := $(VENV)/.stamps
+PIP   := $(BIN)/python -m pip --disable-pip-version-check
+NATIVE := $(shell find csrc -type f 2>/dev/null)
+
+.PHONY: serve test lint format install clean help
+.DEFAULT_GOAL := help
+
+help:
+	@echo "make serve   install, fetch the demo model, and serve it on port $(PORT)   (PORT=, MODEL=, FLAGS=)"
+	@echo "make test    install what the tests need and run all of them, with ruff and mypy"
+	@echo "make lint    ruff and mypy alone;   make format   let ruff format;   make clean   remove $(VENV) and build"
+
+serve: $(STAMP)/installed
+	@$(BIN)/python examples/get_demo_model.py "$(MODEL)"
+	@echo
+	@echo "Serving on http://localhost:$(PORT) (Ctrl-C stops it). When it is ready, ask it from another terminal:"
+	@echo
+	@echo "  curl http://localhost:$(PORT)/v1/chat/completions -H 'Content-Type: application/json' \\"
+	@echo "    -d '{\"model\": \"smollm2\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'"
+	@echo
+	@exec $(BIN)/minivllm serve "$(MODEL)" --served-model-name smollm2 --port $(PORT) $(FLAGS)
+
+test: $(STAMP)/tools
+	@$(BIN)/python examples/get_demo_model.py
+	@echo "== Running all tests, ruff and mypy among them"
+	@$(BIN)/python -m pytest $(TESTS)
+
+lint: $(STAMP)/tools
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy
+
+format: $(STAMP)/tools
+	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+install: $(STAMP)/installed
+
+clean:
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(STAMP)/venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
+	  echo "minivllm needs Python 3.10 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1 || echo missing). Try: make $(MAKECMDGOALS) PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	  echo "Python's venv module is missing. On Debian or Ubuntu: apt-get install python3-venv" >&2; exit 1; }
+	@echo "== Making the virtual environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@mkdir -p $(STAMP) && touch $@
+
+$(STAMP)/torch: $(STAMP)/venv
+	@echo "== Installing $(TORCH) (the largest part: about 200 MB)"
+	@index=""; \
+	if [ -n "$(TORCH_INDEX)" ] && [ "$$(uname -s)-$$(uname -m)" = Linux-x86_64 ] && \
+	   $(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=3)' "$(TORCH_INDEX)/torch/" 2>/dev/null; \
+	then index="--extra-index-url $(TORCH_INDEX)"; fi; \
+	$(PIP) install $$index "$(TORCH)"
+	@touch $@
+
+$(STAMP)/installed: $(STAMP)/torch pyproject.toml $(NATIVE)
+	@command -v c++ >/dev/null || command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+	  echo "== No C++ compiler found: installing without the compiled kernels, which is much slower. On Debian: apt-get install g++"
+	@$(BIN)/python -c 'import os, sysconfig as s, sys; sys.exit(not os.path.exists(s.get_path("include") + "/Python.h"))' || \
+	  echo "== No Python headers found: installing without the compiled kernels, which is much slower. On Debian: apt-get install python3-dev"
+	@echo "== Installing minivllm (compiling its CPU kernels takes about a minute)"
+	@$(PIP) install --editable .
+	@touch $@
+
+$(STAMP)/tools: $(STAMP)/installed
+	@echo "== Installing what the tests need"
+	@$(PIP) install 'minivllm[dev]'
+	@touch $@
