@@ -1,0 +1,116 @@
+"""Main of the engine-core process: `python -m minivllm.core.process INPUT_ADDRESS OUTPUT_ADDRESS`, the config on stdin.
+
+Between the sockets it does what `EngineCore` says. It lives as long as its stdin is open: the launcher holds the other
+end, so that this process ends with its parent, however that one dies.
+"""
+
+import faulthandler
+import gc
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+import msgspec
+import zmq
+
+from minivllm.config.engine_config import EngineConfig
+from minivllm.config.env import logging_level
+from minivllm.core.engine_core import EngineCore
+from minivllm.errors import ConfigError, MinivllmError
+from minivllm.ipc.codec import decode_input, encode
+from minivllm.ipc.frames import read_frame
+from minivllm.ipc.sockets import LINGER_MS, connect
+from minivllm.messages.output import CallReply, EngineDead
+from minivllm.messages.request import AbortRequests, AddRequests, CallMethod
+from minivllm.utils.logging import get_logger, set_level
+
+logger = get_logger(__name__)
+
+Socket = zmq.Socket[bytes]
+
+
+def main(argv: list[str]) -> None:
+    """Serve until the parent goes away. Leaves by os._exit, so that no thread of a native library can hold it back."""
+    input_address, output_address = argv
+    # Signals to a whole group (Ctrl-C, service managers) are the parent's business: it drains first, then closes our stdin.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
+    set_level(logging_level())
+    context = zmq.Context()
+    outbox = connect(context, zmq.PUSH, output_address)
+    try:
+        core = _start(outbox)
+        _serve(core, connect(context, zmq.PULL, input_address), outbox)
+    except EOFError:
+        pass  # the parent went away before it told us what to do
+    except ConfigError as e:
+        outbox.send(encode(EngineDead(e.message, is_config=True)))
+    except Exception as e:
+        logger.exception("the engine core failed")
+        outbox.send(encode(EngineDead(_one_line(e))))
+    context.destroy(linger=LINGER_MS)
+    os._exit(1)
+
+
+def _start(outbox: Socket) -> EngineCore:
+    """Torch is imported while the parent still makes the config, without collecting garbage: that saves 0.2 s of 1.5."""
+    gc.disable()
+    from minivllm.core.startup import build_core
+
+    config = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=EngineConfig)
+    threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
+    core, ready = build_core(config, progress=sys.stderr.isatty())
+    gc.freeze()  # what is here now stays; later collections need not look at it
+    gc.enable()
+    outbox.send(encode(ready))
+    return core
+
+
+def _serve(core: EngineCore, inbox: Socket, outbox: Socket) -> None:
+    """The loop: sleep while there is nothing to do, else take in what came between two steps."""
+    while True:
+        if not core.has_work():
+            inbox.poll()
+        while inbox.poll(0):
+            _handle(core, inbox.recv(), outbox)
+        if core.has_work() and (outputs := core.step()) is not None:
+            outbox.send(encode(outputs))
+
+
+def _handle(core: EngineCore, data: bytes, outbox: Socket) -> None:
+    match decode_input(data):
+        case AddRequests(requests):
+            core.add(requests)
+        case AbortRequests(request_ids):
+            core.abort(request_ids)
+        case CallMethod(call_id, method, args):
+            outbox.send(_reply(core, call_id, method, args))
+
+
+def _reply(core: EngineCore, call_id: int, method: str, args: list[Any]) -> bytes:
+    try:
+        return encode(CallReply(call_id, core.call(method, args)))
+    except Exception as e:
+        if not isinstance(e, MinivllmError):
+            logger.exception("remote method %s failed", method)
+        return encode(CallReply(call_id, error=_one_line(e)))
+
+
+def _exit_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(0)
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, MinivllmError):
+        return error.message
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
