@@ -28,6 +28,9 @@ def add_flags(parser: argparse.ArgumentParser, sections: Iterable[type]) -> argp
 def given_options(args: argparse.Namespace, known: Mapping[str, Option]) -> dict[str, Any]:
     """What the user gave by flag, else in the --config file."""
     flags = {name: value for name, value in vars(args).items() if name in known}
+    for name, value in flags.items():
+        if known[name].type is tuple:
+            flags[name] = tuple(item for text in value for item in known[name].check(text))
     path = getattr(args, "config", None)
     return {**(_read_file(path, known) if path else {}), **flags}
 
@@ -67,9 +70,10 @@ def _help(option: Option) -> str:
 def _converter(option: Option) -> Callable[[str], Any]:
     def convert(text: str) -> Any:
         try:
-            return text if option.type is tuple else option.check(text)
+            value = option.check(text)
         except ValueError as e:
             raise argparse.ArgumentTypeError(str(e)) from e
+        return text if option.type is tuple else value  # the texts of a list are put together in given_options
 
     return convert
 

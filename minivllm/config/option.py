@@ -133,10 +133,7 @@ def _to_float(value: object) -> float:
 
 def _to_dict(value: object) -> dict[str, Any]:
     if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as e:
-            raise ValueError(f"must be JSON ({e}), got {value!r}") from e
+        value = _from_json(value)
     if not isinstance(value, dict):
         raise ValueError(f"must be a JSON object such as '{{\"key\": 1}}', got {value!r}")
     return value
@@ -144,7 +141,14 @@ def _to_dict(value: object) -> dict[str, Any]:
 
 def _to_tuple(value: object) -> tuple[str, ...]:
     if isinstance(value, str):
-        value = json.loads(value) if value.startswith("[") else [value]
+        value = _from_json(value) if value.startswith("[") else [value]
     if not isinstance(value, (list, tuple)) or not all(isinstance(v, str) for v in value):
         raise ValueError(f"must be a list of texts, got {value!r}")
     return tuple(value)
+
+
+def _from_json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as e:
+        raise ValueError(f"must be JSON ({e}), got {text!r}") from e

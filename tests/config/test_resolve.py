@@ -1,0 +1,226 @@
+"""From flat options to a complete `EngineConfig`, and the one line that says why not."""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from minivllm.config import AsyncEngineArgs, EngineArgs, EngineConfig
+from minivllm.errors import ConfigError
+
+MakeModel = Callable[..., str]
+
+
+def test_defaults(make_model: MakeModel) -> None:
+    folder = make_model()
+    config = EngineArgs(folder).resolve()
+    assert config.model.path == config.model.tokenizer == folder
+    assert config.model.served_model_names == (folder,)
+    assert (config.model.dtype, config.model.max_model_len, config.model.seed) == ("bfloat16", 4096, None)
+    assert (config.cache.block_size, config.cache.enable_prefix_caching, config.cache.kv_cache_dtype) == (16, True, "bfloat16")
+    assert (config.scheduler.max_num_seqs, config.scheduler.max_num_batched_tokens) == (128, 2048)
+    assert config.scheduler.max_num_queued_reqs is None
+    assert config.device.device == "cpu" and config.device.cpu_threads >= 1
+    assert config.generation.eos_token_ids == (2,) and config.generation.defaults == {}
+
+
+def test_a_resolved_config_holds_nothing_to_be_chosen_yet(make_model: MakeModel) -> None:
+    config = EngineArgs(make_model()).resolve()
+    for section in dataclasses.fields(config):
+        for field, value in dataclasses.asdict(getattr(config, section.name)).items():
+            assert value not in ("auto", "") or field in ("load_format", "generation_config"), f"{field} is {value!r}"
+            assert value != -1 or field == "max_logprobs", f"{field} is {value!r}"
+
+
+def test_it_survives_the_way_to_the_core_process(make_model: MakeModel) -> None:
+    config = EngineArgs(
+        make_model(files={"generation_config.json": {"temperature": 0.6, "eos_token_id": [5, 6]}}),
+        served_model_name=["a", "b"],
+        hf_overrides={"rope_parameters": {"rope_type": "yarn", "factor": 2.0}},
+        kv_cache_memory_bytes="1GiB",
+    ).resolve()
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(config), type=EngineConfig) == config
+    assert config.model.served_model_names == ("a", "b") and config.cache.kv_cache_memory_bytes == 2**30
+    assert config.model.max_model_len == 8192
+
+
+def test_values_may_be_text_and_none_means_not_given(make_model: MakeModel) -> None:
+    config = EngineArgs(make_model(), max_model_len="2K", block_size="32", seed=None).resolve()
+    assert (config.model.max_model_len, config.cache.block_size, config.model.seed) == (2048, 32, None)
+
+
+def test_attributes_are_the_options() -> None:
+    args = EngineArgs("m", max_num_seqs=4)
+    assert (args.model, args.max_num_seqs, args.block_size) == ("m", 4, 16)
+    with pytest.raises(AttributeError):
+        _ = args.modle
+
+
+def test_keys_are_not_shown() -> None:
+    args = AsyncEngineArgs("m", api_key=["hidden-key"], port=1)
+    assert "hidden-key" not in repr(args) + repr(args.server)
+    assert args.server.api_key == ("hidden-key",)
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "asked", "dtype"),
+    [
+        ("bfloat16", "auto", "bfloat16"),
+        ("float16", "auto", "float16"),
+        ("float32", "auto", "bfloat16"),
+        ("bfloat16", "float", "float32"),
+        ("bfloat16", "half", "float16"),
+    ],
+)
+def test_dtype(make_model: MakeModel, checkpoint: str, asked: str, dtype: str) -> None:
+    config = EngineArgs(make_model(torch_dtype=checkpoint), dtype=asked).resolve()
+    assert config.model.dtype == config.cache.kv_cache_dtype == dtype
+    assert config.spec.dtype == checkpoint
+
+
+def test_auto_length_is_remembered(make_model: MakeModel) -> None:
+    model = make_model()
+    assert not EngineArgs(model).resolve().model.max_model_len_auto
+    config = EngineArgs(model, max_model_len="auto").resolve()
+    assert config.model.max_model_len_auto and config.model.max_model_len == 4096
+
+
+def test_the_tokenizer_may_limit_the_length(make_model: MakeModel) -> None:
+    assert (
+        EngineArgs(make_model(files={"tokenizer_config.json": {"model_max_length": 1024}})).resolve().model.max_model_len
+        == 1024
+    )
+    huge = {"tokenizer_config.json": {"model_max_length": 1000000000000000019884624838656}}
+    assert EngineArgs(make_model(files=huge)).resolve().model.max_model_len == 4096
+
+
+def test_hf_overrides_may_raise_the_length(make_model: MakeModel) -> None:
+    config = EngineArgs(make_model(), hf_overrides={"max_position_embeddings": 9000}, max_model_len=9000).resolve()
+    assert config.model.max_model_len == 9000
+
+
+@pytest.mark.parametrize(
+    ("options", "seqs", "tokens"),
+    [
+        ({"max_num_seqs": 4000}, 4000, 4000),
+        ({"max_num_batched_tokens": 64}, 64, 64),
+        ({"max_num_batched_tokens": "8k"}, 128, 8000),
+        ({"enable_chunked_prefill": False}, 128, 4096),
+        ({"enable_chunked_prefill": False, "max_model_len": 100}, 128, 2048),
+    ],
+)
+def test_step_size(make_model: MakeModel, options: dict[str, Any], seqs: int, tokens: int) -> None:
+    scheduler = EngineArgs(make_model(), **options).resolve().scheduler
+    assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (seqs, tokens)
+
+
+def test_the_queue_is_bounded_in_the_server_only(make_model: MakeModel) -> None:
+    model = make_model()
+    assert AsyncEngineArgs(model).resolve().scheduler.max_num_queued_reqs == 4096
+    assert AsyncEngineArgs(model, max_num_queued_reqs=0).resolve().scheduler.max_num_queued_reqs is None
+    assert EngineArgs(model, max_num_queued_reqs=7).resolve().scheduler.max_num_queued_reqs == 7
+
+
+def test_threads(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = make_model()
+    monkeypatch.setenv("MINIVLLM_CPU_THREADS", "3")
+    assert EngineArgs(model).resolve().device.cpu_threads == 3
+    assert EngineArgs(model, cpu_threads=5).resolve().device.cpu_threads == 5
+    monkeypatch.setenv("MINIVLLM_CPU_THREADS", "many")
+    with pytest.raises(ConfigError, match="MINIVLLM_CPU_THREADS must be an integer"):
+        EngineArgs(model).resolve()
+
+
+def test_generation_config(make_model: MakeModel, tmp_path: Path) -> None:
+    content = {"temperature": 0.6, "top_p": 0.9, "top_k": None, "max_new_tokens": 99, "do_sample": True, "eos_token_id": [7, 8]}
+    model = make_model(files={"generation_config.json": content})
+    auto = EngineArgs(model).resolve().generation
+    assert auto.defaults == {"temperature": 0.6, "top_p": 0.9, "max_new_tokens": 99} and auto.eos_token_ids == (7, 8)
+    none = EngineArgs(model, generation_config="vllm").resolve().generation
+    assert none.defaults == {} and none.eos_token_ids == (2,)
+    (tmp_path / "generation_config.json").write_text('{"top_k": 3}')
+    assert EngineArgs(model, generation_config=str(tmp_path)).resolve().generation.defaults == {"top_k": 3}
+
+
+@pytest.mark.parametrize("token", ["<end>", {"content": "<end>"}])
+def test_the_tokenizers_own_end_counts_too(make_model: MakeModel, token: object) -> None:
+    files = {
+        "tokenizer_config.json": {"eos_token": token},
+        "tokenizer.json": {"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 9, "content": "<end>", "special": True}]},
+    }
+    assert EngineArgs(make_model(files=files)).resolve().generation.eos_token_ids == (2, 9)
+
+
+def refused(message: str, **options: Any) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        AsyncEngineArgs(**options).resolve()
+    assert "\n" not in caught.value.message
+
+
+def test_refused_by_name_or_range() -> None:
+    refused("unknown option 'modle': did you mean 'model'", modle="m")
+    refused("block_size must be at least 1, got 0", block_size=0)
+    refused("dtype must be one of auto, float32, bfloat16, float16, got 'int8'", dtype="int8")
+    refused("gpu_memory_utilization must be at most 1, got 1.5", gpu_memory_utilization=1.5)
+    refused("gpu_memory_utilization must be greater than 0", gpu_memory_utilization=0)
+    refused("max_model_len must be at least 1, got -2", max_model_len=-2)
+    refused("port must be at most 65535", port=65536)
+    refused("hf_overrides must be JSON", hf_overrides="{")
+    refused("no model given")
+
+
+def test_refused_model(make_model: MakeModel, tmp_path: Path) -> None:
+    refused("model folder /no/such/folder does not exist", model="/no/such/folder")
+    refused("has no config.json", model=str(tmp_path))
+    (tmp_path / "file").touch()
+    refused("is a file: give the folder of the model", model=str(tmp_path / "file"))
+    model = make_model()
+    refused("tokenizer folder ./none does not exist", model=model, tokenizer="./none")
+    (Path(model) / "config.json").write_text("{")
+    refused("config.json is not JSON", model=model)
+    (Path(model) / "config.json").write_text("[]")
+    refused("must hold a JSON object", model=model)
+    refused(r"quantized weights \(awq\) are not supported", model=make_model(quantization_config={"quant_method": "awq"}))
+
+
+def test_refused_without_weights(make_model: MakeModel) -> None:
+    model = make_model()
+    (Path(model) / "model.safetensors").rename(Path(model) / "pytorch_model.bin")
+    refused(r"has no weights: no \*.safetensors file \(pytorch_model.bin is there, but", model=model)
+    assert EngineArgs(model, load_format="dummy").resolve().load.load_format == "dummy"
+
+
+def test_refused_together(make_model: MakeModel) -> None:
+    model = make_model()
+    refused(r"User-specified max_model_len \(5000\) is greater than the derived max_model_len", model=model, max_model_len=5000)
+    refused("Use --max-model-len 4096 or less", model=model, max_model_len=5000)
+    refused("max_num_batched_tokens .8. must be greater than or equal to max_num_seqs .9.", model=model, max_num_batched_tokens=8,
+            max_num_seqs=9)  # fmt: skip
+    refused(
+        r"max_num_batched_tokens \(512\) is smaller than max_model_len \(4096\)",
+        model=model, enable_chunked_prefill=False, max_num_batched_tokens=512,
+    )  # fmt: skip
+    refused("long_prefill_token_threshold .5000. cannot be greater", model=model, long_prefill_token_threshold=5000)
+    refused("forbids", model=model, long_prefill_token_threshold=5, enable_chunked_prefill=False)
+    refused("block_size must be a power of two, got 24", model=model, block_size=24)
+    refused("neither auto, vllm nor a folder", model=model, generation_config="/none")
+
+
+def test_server_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINIVLLM_API_KEY", "one, two,")
+    assert AsyncEngineArgs("m").server.api_key == ("one", "two")
+    assert AsyncEngineArgs("m", api_key="three").server.api_key == ("three",)
+    template = "{{ messages }}"
+    assert AsyncEngineArgs("m", chat_template=template).server.chat_template == template
+    key = tmp_path / "key.pem"
+    key.touch()
+    for message, options in [
+        ("ssl-certfile /none: there is no such file", {"ssl_certfile": "/none"}),
+        ("ssl-keyfile needs --ssl-certfile", {"ssl_keyfile": str(key)}),
+        ("chat-template chat.jinja: there is no such file", {"chat_template": "chat.jinja"}),
+    ]:
+        with pytest.raises(ConfigError, match=message):
+            _ = AsyncEngineArgs("m", **options).server
