@@ -1,0 +1,1 @@
+"""The network: families of decoders over small layers, attention back ends, and loading of their weights."""

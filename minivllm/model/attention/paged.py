@@ -1,0 +1,45 @@
+"""Attention over the paged cache by the ops of the device: `kv_write` and `paged_attention`."""
+
+import torch
+from torch import Tensor
+
+from minivllm.config.model_spec import ModelSpec
+from minivllm.kernels import Ops
+from minivllm.model.attention.backend import AttentionBackend
+from minivllm.model.attention.metadata import AttentionMetadata
+
+KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class PagedBackend(AttentionBackend):
+    name = "paged"
+
+    def __init__(self, spec: ModelSpec, ops: Ops):
+        self._num_kv_heads = spec.num_kv_heads
+        self._head_dim = spec.head_dim
+        self._scale = spec.head_dim**-0.5
+        self._sliding_window = spec.sliding_window or 0
+        self._write_kv = ops.kv_write.write_kv
+        self._paged_attention = ops.attention.paged_attention
+
+    @staticmethod
+    def refusal(spec: ModelSpec, dtype: torch.dtype, kv_dtype: torch.dtype, device: str) -> str | None:
+        return None if kv_dtype in KV_DTYPES else f"it keeps no {kv_dtype} cache"
+
+    def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
+        return 2, num_blocks, self._num_kv_heads, block_size, self._head_dim
+
+    def prepare(self, metadata: AttentionMetadata) -> AttentionMetadata:
+        return metadata
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, metadata: AttentionMetadata) -> Tensor:
+        self._write_kv(k, v, kv, metadata.slot_mapping)
+        return self._paged_attention(
+            q,
+            kv,
+            metadata.block_tables,
+            metadata.query_start,
+            metadata.context_lens,
+            self._scale,
+            sliding_window=self._sliding_window,
+        )

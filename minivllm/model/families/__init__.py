@@ -1,0 +1,1 @@
+"""One file per family of models: only its math and its weight map."""

@@ -1,0 +1,136 @@
+"""`load_model`: build a family without weights, check the checkpoint's headers against it, then fill it layer by layer."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from minivllm.config.engine_config import EngineConfig
+from minivllm.errors import ConfigError
+from minivllm.kernels import Ops
+from minivllm.model.interface import CausalLM
+from minivllm.model.layers.layer import Layer
+from minivllm.model.layers.shard import Parameter
+from minivllm.model.loading.dummy import DummySource
+from minivllm.model.loading.safetensors import SafetensorsFolder
+from minivllm.model.loading.source import TensorSource
+from minivllm.model.registry import model_class
+from minivllm.utils.logging import get_logger
+
+logger = get_logger(__name__)
+
+_BAR_AFTER = 1.0  # seconds; shorter loads show no progress bar
+
+
+@dataclass(slots=True)
+class _Target:
+    """A parameter and the checkpoint tensors that are stacked into it."""
+
+    layer: Layer
+    attribute: str
+    parameter: Parameter
+    sources: tuple[str, ...]
+
+    def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        for name, rows in zip(self.sources, self.parameter.shard.rows, strict=True):
+            yield name, (rows, *self.parameter.shape[1:])
+
+
+def load_model(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str, progress: bool = False) -> CausalLM:
+    """The model with its weights in `dtype`, packed for the device.
+
+    ConfigError in one line if the checkpoint has not exactly the tensors that the model needs; that is known from the
+    headers, before any weight is read. Memory never exceeds the finished weights plus one layer's parameters.
+    """
+    model = model_class(config.spec.architecture)(config.spec, ops, dtype, device, config.model.max_model_len)
+    targets = list(_targets(model))
+    if config.load.load_format == "dummy":
+        source: TensorSource = DummySource(dict(_wanted(targets)), dtype, config.model.seed or 0)
+    else:
+        source = SafetensorsFolder(Path(config.model.path))
+    try:
+        _check(model, targets, source, config)
+        _fill(model, targets, source, device, progress)
+    finally:
+        source.close()
+    return model
+
+
+def _targets(model: CausalLM) -> Iterator[_Target]:
+    for path, layer in model.walk():
+        for attribute, parameter in layer.parameters().items():
+            parts = [*path.split("."), attribute]
+            merged = next((p for p in parts if p in model.weight_map), None)
+            names = (merged,) if merged is None else model.weight_map[merged]
+            sources = tuple(".".join(name if p == merged else p for p in parts) for name in names)
+            yield _Target(layer, attribute, parameter, sources)
+
+
+def _wanted(targets: list[_Target]) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for target in targets:
+        yield from target.wanted()
+
+
+def _check(model: CausalLM, targets: list[_Target], source: TensorSource, config: EngineConfig) -> None:
+    folder, found, wanted = config.model.path, source.shapes(), dict(_wanted(targets))
+    missing = [name for name in wanted if name not in found]
+    left = [name for name in found if name not in wanted and not model.ignores(name)]
+    if missing or left:
+        said = [f"lacks {_some(missing)}"] if missing else []
+        said += [f"has {_some(left)}, which a {config.spec.architecture} does not have"] if left else []
+        hint = ""
+        if "lm_head.weight" in missing:
+            hint = " (config.json says tie_word_embeddings=false, so the output head must be in the checkpoint)"
+        raise ConfigError(f"the checkpoint in {folder} {' and '.join(said)}{hint}.", param="model")
+    for name, shape in wanted.items():
+        if tuple(found[name]) != shape:
+            raise ConfigError(
+                f"the checkpoint in {folder} does not fit its config.json: "
+                f"{name} has the shape {list(found[name])}, {list(shape)} is expected.",
+                param="model",
+            )
+
+
+def _fill(model: CausalLM, targets: list[_Target], source: TensorSource, device: str, progress: bool) -> None:
+    by_layer: dict[int, list[_Target]] = {}
+    for target in targets:
+        by_layer.setdefault(id(target.layer), []).append(target)
+    total = sum(torch.Size(t.parameter.shape).numel() * t.parameter.dtype.itemsize for t in targets)
+    began = time.monotonic()
+    bar = tqdm(
+        total=total, unit="B", unit_scale=True, desc="Loading weights", disable=not progress, delay=_BAR_AFTER, leave=False
+    )
+    with bar:
+        for _, layer in model.walk():
+            for target in by_layer.get(id(layer), ()):
+                tensor = _assemble(target, source, device)
+                setattr(target.layer, target.attribute, tensor)
+                bar.update(tensor.nbytes)
+            layer.finish_loading()
+            for target in by_layer.get(id(layer), ()):
+                _own(target, source)
+    seconds = time.monotonic() - began
+    logger.info("Loaded %.2f GB of weights in %.2f s (%.1f GB/s)", total / 1e9, seconds, total / 1e9 / max(seconds, 1e-9))
+
+
+def _assemble(target: _Target, source: TensorSource, device: str) -> Tensor:
+    """In the final type; a single source that has it already is passed on as the view that it is."""
+    tensors = [source.read(name).to(device, target.parameter.dtype) for name in target.sources]
+    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+
+
+def _own(target: _Target, source: TensorSource) -> None:
+    """What still lies in the file is copied, so that the file's memory can go."""
+    value = getattr(target.layer, target.attribute)
+    if isinstance(value, Tensor) and len(target.sources) == 1:
+        setattr(target.layer, target.attribute, value.clone())
+    for name in target.sources:
+        source.release(name)
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,175 @@
+"""Tensors of a folder with safetensors files, one or many shards, by mapping the files into memory.
+
+A file is: 8 bytes little endian n | n bytes of JSON {name: {dtype, shape, data_offsets: [begin, end]}} | the data.
+"""
+
+import json
+import mmap
+import os
+import sys
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from minivllm.errors import ConfigError
+from minivllm.model.loading.source import TensorSource
+
+INDEX = "model.safetensors.index.json"
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+_MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
+
+
+@dataclass(slots=True)
+class _Entry:
+    file: "_File"
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int  # offsets in the file
+    end: int
+
+
+class SafetensorsFolder(TensorSource):
+    """With an index file exactly the tensors that it assigns are read; without one, every tensor of the *.safetensors files."""
+
+    def __init__(self, folder: Path):
+        assigned = _read_index(folder)
+        self._files: list[_File] = []
+        self._entries: dict[str, _Entry] = {}
+        names = sorted(set(assigned.values())) if assigned is not None else sorted(p.name for p in folder.glob("*.safetensors"))
+        if not names:
+            raise ConfigError(f"{folder} has no weights: no *.safetensors file.", param="model")
+        missing = [name for name in names if not (folder / name).is_file()]
+        if missing:
+            raise ConfigError(f"{folder} lacks {_some(missing)}, which its {INDEX} names.", param="model")
+        for name in names:
+            file = _File(folder / name)
+            self._files.append(file)
+            for tensor, entry in file.entries().items():
+                if assigned is None and tensor in self._entries:
+                    raise ConfigError(f"{folder}: {tensor} is in {name} and in another file, and no {INDEX} chooses.", param="model")
+                if assigned is None or assigned.get(tensor) == name:
+                    self._entries[tensor] = entry
+        absent = sorted(set(assigned or ()) - set(self._entries))
+        if absent:
+            raise ConfigError(f"{folder}: {INDEX} names tensors that are not in their files: {_some(absent)}.", param="model")
+
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        return {name: entry.shape for name, entry in self._entries.items()}
+
+    def read(self, name: str) -> Tensor:
+        entry = self._entries[name]
+        dtype = DTYPES.get(entry.dtype)
+        if dtype is None:
+            raise ConfigError(f"{entry.file.path}: {name} has the number type {entry.dtype}, which is not supported.", param="model")
+        return entry.file.view(entry.begin, dtype, entry.shape)
+
+    def release(self, name: str) -> None:
+        entry = self._entries[name]
+        entry.file.drop(entry.begin, entry.end)
+
+    def close(self) -> None:
+        for file in self._files:
+            file.close()
+
+
+class _File:
+    """One mapped file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            with path.open("rb") as f:
+                self._size = os.fstat(f.fileno()).st_size
+                if self._size < 8:
+                    raise self._broken("it is too short")
+                self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+        except OSError as e:
+            raise ConfigError(f"cannot read {path}: {e.strerror}.", param="model") from e
+        if hasattr(mmap, "MADV_WILLNEED"):
+            self._map.madvise(mmap.MADV_WILLNEED)
+
+    def entries(self) -> dict[str, _Entry]:
+        length = int.from_bytes(self._map[:8], "little")
+        if length > _MAX_HEADER or 8 + length > self._size:
+            raise self._broken("its header does not fit in it")
+        try:
+            header = json.loads(self._map[8 : 8 + length])
+        except ValueError as e:
+            raise self._broken("its header is not JSON") from e
+        if not isinstance(header, dict):
+            raise self._broken("its header is not a JSON object")
+        return {name: self._entry(name, fields, 8 + length) for name, fields in header.items() if name != "__metadata__"}
+
+    def _entry(self, name: str, fields: Any, start: int) -> _Entry:
+        try:
+            shape = tuple(int(size) for size in fields["shape"])
+            begin, end = (int(offset) for offset in fields["data_offsets"])
+            kind = str(fields["dtype"])
+        except (KeyError, TypeError, ValueError) as e:
+            raise self._broken(f"the header entry of {name} is malformed") from e
+        if start + end > self._size:
+            raise self._broken(f"it ends before the data of {name} ({self._size} of at least {start + end} bytes)")
+        if kind in DTYPES and (begin < 0 or end - begin != prod(shape) * DTYPES[kind].itemsize):
+            raise self._broken(f"the offsets of {name} do not fit its shape")
+        return _Entry(self, kind, shape, start + begin, start + end)
+
+    def view(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        count = prod(shape)
+        if count == 0:
+            return torch.empty(shape, dtype=dtype)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that the buffer is read-only: nobody writes to it
+            flat = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
+        return flat.view(shape)
+
+    def drop(self, begin: int, end: int) -> None:
+        """Take whole pages of the range out of this process's memory; they stay in the system's file cache."""
+        first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
+        if last > first and sys.platform == "linux":
+            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
+
+    def close(self) -> None:
+        try:
+            self._map.close()
+        except BufferError:  # a view is still referred to, as by the traceback of an error: the collector unmaps it later
+            return
+
+    def _broken(self, why: str) -> ConfigError:
+        return ConfigError(f"{self.path} is not a complete safetensors file: {why}. Fetch it again.", param="model")
+
+
+def _read_index(folder: Path) -> dict[str, str] | None:
+    """tensor -> file, or None without an index."""
+    path = folder / INDEX
+    if not path.is_file():
+        return None
+    try:
+        assigned = json.loads(path.read_bytes())["weight_map"]
+        found = {str(tensor): str(file) for tensor, file in assigned.items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
+        raise ConfigError(f"{path} is not an index of safetensors files.", param="model") from e
+    outside = [file for file in found.values() if Path(file).name != file]
+    if outside:
+        raise ConfigError(f"{path} names a file outside the model folder: {outside[0]}.", param="model")
+    return found
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
