@@ -42,7 +42,7 @@ def make_request(request_id, prompt, *, priority=0, salt=None, eos=(EOS,), arriv
 
 def make_config(*, max_model_len=64, **options) -> EngineConfig:
     """A real config of a tiny model; `options` are fields of the scheduler's and the cache's sections."""
-    cache_fields = {f for f in CacheConfig.__dataclass_fields__}
+    cache_fields = set(CacheConfig.__dataclass_fields__)
     cache = {k: options.pop(k) for k in list(options) if k in cache_fields}
     hf = {
         "architectures": ["LlamaForCausalLM"],

@@ -79,7 +79,7 @@ def test_every_request_gets_its_own_tokens(trace):
     config = make_config(max_model_len=MAX_MODEL_LEN, **trace.options)
     executor = FakeExecutor(FakeWorker(config), trace.depth)
     core = EngineCore(config, executor, trace.num_blocks)
-    answers, last, step = run(core, executor, trace)
+    answers, last = run(core, executor, trace)
 
     scheduler = core.scheduler
     assert not core.has_work()
@@ -107,7 +107,7 @@ def run(core, executor, trace):
         if len(executor.plans) > num_plans:
             num_plans += 1
             check_plan(core.scheduler, executor.plans[-1], trace.options)
-    return answers, last, step
+    return answers, last
 
 
 def check_plan(scheduler, plan, options):

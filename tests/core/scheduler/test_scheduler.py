@@ -1,0 +1,235 @@
+"""What the scheduler decides, case by case."""
+
+import pytest
+from fake_worker import FakeExecutor, FakeWorker, absorb, collect, expected_output, make_config, make_request
+
+from minivllm.core.engine_core import EngineCore
+from minivllm.core.scheduler.rules import Rule
+from minivllm.messages.step import SlotResult, StepResult
+
+
+def make_core(num_blocks=64, depth=1, **options):
+    config = make_config(**options)
+    return EngineCore(config, FakeExecutor(FakeWorker(config), depth), num_blocks)
+
+
+def tokens_of(plan):
+    return {s.slot: (s.num_computed_tokens, s.num_tokens, s.sample) for s in plan.scheduled}
+
+
+def endless(request_id, num_prompt, first=1, **params):
+    """A request with its own prompt that ends by length only."""
+    prompt = [first + i % 7 for i in range(num_prompt)]
+    return make_request(request_id, prompt, ignore_eos=True, **{"max_tokens": 20, **params})
+
+
+def test_prefill_is_chunked_beside_decode():
+    core = make_core(max_num_batched_tokens=8)
+    core.add([endless("a", 3), endless("b", 12, first=20)])
+    plans = core.executor.plans
+    for _ in range(3):
+        core.step()
+    assert [tokens_of(p) for p in plans] == [
+        {0: (0, 3, True), 1: (0, 5, False)},
+        {0: (3, 1, True), 1: (5, 7, True)},
+        {0: (4, 1, True), 1: (12, 1, True)},
+    ]
+    assert [len(p.new) for p in plans] == [2, 0, 0]
+
+
+def test_without_chunking_a_prompt_waits_for_room():
+    core = make_core(max_num_batched_tokens=64, max_model_len=64, enable_chunked_prefill=False)
+    core.add([endless("a", 40), endless("b", 30, first=20), endless("c", 5, first=30)])
+    core.step()
+    core.step()
+    assert [tokens_of(p) for p in core.executor.plans] == [
+        {0: (0, 40, True)},
+        {0: (40, 1, True), 1: (0, 30, True), 2: (0, 5, True)},
+    ]
+
+
+def test_a_long_prefill_leaves_room_for_others():
+    core = make_core(max_num_batched_tokens=16, long_prefill_token_threshold=6)
+    core.add([endless("a", 20), endless("b", 4, first=20)])
+    core.step()
+    assert tokens_of(core.executor.plans[0]) == {0: (0, 6, False), 1: (0, 4, True)}
+
+
+def test_slots_limit_the_running_and_are_used_again():
+    core = make_core(max_num_seqs=2)
+    core.add([endless("a", 3, max_tokens=1), endless("b", 3), endless("c", 3)])
+    core.step()
+    stats = core.scheduler.stats()
+    assert (stats.num_running, stats.num_waiting) == (1, 1)
+    core.step()
+    assert core.executor.plans[1].freed_slots == [0]
+    assert [(n.slot, n.request_id) for n in core.executor.plans[1].new] == [(0, "c")]
+
+
+def test_prefix_hits_count_once_and_recompute_is_no_hit():
+    prompt = list(range(1, 13))
+    core = make_core(num_blocks=9, max_num_seqs=2)
+    core.add([make_request("a", prompt, ignore_eos=True, max_tokens=1)])
+    collect(core)
+    core.add([make_request(x, [*prompt, y], ignore_eos=True, max_tokens=20) for x, y in (("b", 40), ("c", 41))])
+    answers = collect(core)
+    stats = core.scheduler.stats()
+    assert stats.num_preemptions > 0
+    assert [answers[x].cached for x in "bc"] == [12, 12]
+    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (12 + 13 + 13, 24)
+
+
+def test_requests_of_one_step_share_their_prompt():
+    core = make_core()
+    core.add([make_request(str(i), range(1, 18), ignore_eos=True, max_tokens=2, seed=i) for i in range(4)])
+    core.step()
+    assert [s.num_tokens for s in core.executor.plans[0].scheduled] == [17, 1, 1, 1]
+    assert core.scheduler.kv_cache.usage == (4 + 4) / 64
+
+
+def test_prompt_logprobs_do_not_read_the_cache_but_fill_it():
+    prompt = list(range(1, 14))
+    core = make_core()
+    core.add([make_request("a", prompt, max_tokens=1)])
+    collect(core)
+    core.add([make_request("b", prompt, max_tokens=1, prompt_logprobs=0)])
+    answers = collect(core)
+    assert (answers["b"].cached, len(answers["b"].prompt_logprobs)) == (0, 12)
+    assert core.scheduler.stats().prefix_cache_queries == 13
+    core.call("reset_prefix_cache", [])
+    core.add([make_request("c", prompt, max_tokens=1, prompt_logprobs=0)])
+    collect(core)
+    core.add([make_request("d", prompt, max_tokens=1)])
+    assert collect(core)["d"].cached == 12
+
+
+def test_max_tokens_zero_computes_the_prompt_and_keeps_no_token():
+    core = make_core()
+    core.add([make_request("a", range(1, 10), max_tokens=0, prompt_logprobs=0)])
+    answer = collect(core)["a"]
+    assert (answer.tokens, answer.reason, len(answer.prompt_logprobs)) == ([], "length", 8)
+
+
+def test_the_last_and_lowest_is_preempted_and_comes_back_first():
+    core = make_core(num_blocks=9, scheduling_policy="priority", max_model_len=36)
+    requests = [endless("low", 11, priority=5), endless("high", 11, first=20, priority=-5), endless("mid", 11, first=30)]
+    core.add(requests[:1])
+    answers = {}
+    absorb(answers, core.step())
+    core.add(requests[1:])
+    order = []
+    while core.has_work():
+        before = {r.data.request_id for r in core.scheduler._running}
+        absorb(answers, core.step())
+        after = {r.data.request_id for r in core.scheduler._running}
+        order += [f"-{x}" for x in sorted(before - after)] + [f"+{x}" for x in sorted(after - before)]
+    # low gives way to mid, then mid to high; when high has ended, both come back, and low gives way once more
+    assert order == ["+high", "+mid", "-low", "-mid", "-high", "+low", "+mid", "-low", "-mid", "+low", "-low"]
+    assert [[n.request_id for n in p.new] for p in core.executor.plans if p.new] == [
+        ["low"],
+        ["high", "mid"],
+        ["mid", "low"],
+        ["low"],
+    ]
+    assert core.scheduler.stats().num_preemptions == 3
+    for request in requests:
+        assert answers[request.request_id].tokens == expected_output(request, 36)[0]
+
+
+def test_a_pool_smaller_than_max_model_len_is_a_length_limit():
+    core = make_core(num_blocks=4, max_model_len=64)
+    assert core.scheduler.max_model_len == 16
+    core.add([endless("a", 10, max_tokens=50), endless("too long", 17)])
+    answers = collect(core)
+    assert (len(answers["a"].tokens), answers["a"].reason) == (6, "length")
+    assert answers["too long"].error == "a prompt of 17 tokens cannot be computed: 1 to 16 tokens can"
+
+
+def test_what_could_hang_is_refused():
+    with pytest.raises(ValueError, match="chunked"):
+        make_core(enable_chunked_prefill=False, max_num_batched_tokens=32, max_model_len=64)
+    core = make_core()
+    core.add([make_request("a", [])])
+    assert collect(core)["a"].reason == "error"
+    core.add([endless("a", 4)])
+    with pytest.raises(ValueError, match="in use"):
+        core.add([endless("a", 4)])
+
+
+def test_a_failed_request_ends_alone_and_its_blocks_are_not_shared():
+    core = make_core()
+    core.add([endless("good", 9), endless("bad", 9, first=20)])
+    plan = core.scheduler.plan()
+    outputs = core.scheduler.apply(plan, StepResult(plan.step_id, [SlotResult(0, [5]), SlotResult(1, [], error="NaN logits")]))
+    assert [(o.request_id, o.error, str(o.finish_reason)) for o in outputs] == [
+        ("good", None, "None"),
+        ("bad", "NaN logits", "error"),
+    ]
+    core.add([endless("again", 9, first=20)])
+    plan = core.scheduler.plan()
+    assert [n.num_computed_tokens for n in plan.new] == [0]
+    assert [s.slot for s in plan.scheduled] == [0, 1]
+
+
+def test_a_late_result_of_a_preempted_request_is_void():
+    core = make_core(num_blocks=6, depth=2, max_num_seqs=2)
+    requests = [endless("a", 11, max_tokens=9), endless("b", 11, first=20, max_tokens=9)]
+    core.add(requests)
+    answers = collect(core)
+    assert core.scheduler.stats().num_preemptions > 0
+    for request in requests:
+        assert answers[request.request_id].tokens == expected_output(request, 24)[0]
+
+
+def test_no_step_is_planned_past_a_known_end():
+    core = make_core(depth=2)
+    core.add([endless("a", 4, max_tokens=3)])
+    collect(core)
+    assert [s.num_computed_tokens for p in core.executor.plans for s in p.scheduled] == [0, 4, 5]
+
+
+def test_abort_ends_waiting_and_running_and_the_figures_follow():
+    core = make_core(max_num_seqs=1)
+    core.add([endless("a", 4), endless("b", 4)])
+    core.step()
+    core.abort(["a", "b", "never was"])
+    assert core.has_work()
+    batch = core.step()
+    assert (batch.outputs, batch.stats.num_running, batch.stats.num_waiting) == ([], 0, 0)
+    assert batch.stats.kv_cache_usage == 0
+    assert not core.has_work()
+    core.abort(["a"])
+    assert not core.has_work()
+    assert core.step() is None
+
+
+def test_a_rule_can_skip_a_request_without_stopping_others():
+    class NotYet(Rule):
+        blocked = True
+        accepted = []
+
+        def start_step(self):
+            self.accepted.append("step")
+
+        def limit(self, request, num_tokens):
+            return 0 if self.blocked and request.data.request_id == "a" else num_tokens
+
+        def accept(self, request, num_tokens):
+            self.accepted.append((request.data.request_id, num_tokens))
+
+    core = make_core()
+    rule = NotYet()
+    core.scheduler._rules.append(rule)
+    core.add([endless("a", 4), endless("b", 5, first=20)])
+    core.step()
+    rule.blocked = False
+    core.step()
+    assert rule.accepted == ["step", ("b", 5), "step", ("b", 1), ("a", 4)]
+
+
+def test_stats_of_a_batch_are_a_copy():
+    core = make_core()
+    core.add([endless("a", 4)])
+    first = core.step().stats
+    core.step()
+    assert (first.num_steps, first.num_batched_tokens, first.num_running) == (1, 4, 1)
