@@ -197,12 +197,9 @@ def test_refused_together(make_model: MakeModel) -> None:
     model = make_model()
     refused(r"User-specified max_model_len \(5000\) is greater than the derived max_model_len", model=model, max_model_len=5000)
     refused("Use --max-model-len 4096 or less", model=model, max_model_len=5000)
-    refused("max_num_batched_tokens .8. must be greater than or equal to max_num_seqs .9.", model=model, max_num_batched_tokens=8,
-            max_num_seqs=9)  # fmt: skip
-    refused(
-        r"max_num_batched_tokens \(512\) is smaller than max_model_len \(4096\)",
-        model=model, enable_chunked_prefill=False, max_num_batched_tokens=512,
-    )  # fmt: skip
+    few = {"model": model, "max_num_batched_tokens": 512}
+    refused(r"max_num_batched_tokens \(512\) must be greater than or equal to max_num_seqs \(600\)", **few, max_num_seqs=600)
+    refused(r"max_num_batched_tokens \(512\) is smaller than max_model_len \(4096\)", **few, enable_chunked_prefill=False)
     refused("long_prefill_token_threshold .5000. cannot be greater", model=model, long_prefill_token_threshold=5000)
     refused("forbids", model=model, long_prefill_token_threshold=5, enable_chunked_prefill=False)
     refused("block_size must be a power of two, got 24", model=model, block_size=24)
