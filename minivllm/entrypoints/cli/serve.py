@@ -1,8 +1,6 @@
 """`minivllm serve`: the HTTP server. Options come from `AsyncEngineArgs`."""
 
 import argparse
-import asyncio
-import importlib
 
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.errors import ConfigError
@@ -33,6 +31,9 @@ def run(args: argparse.Namespace) -> None:
             raise ConfigError(f"two models given: {args.positional_model} and --model {args.model}; give one.", param="model")
         args.model = args.positional_model
     engine_args = AsyncEngineArgs.from_cli_args(args)
-    engine_args.resolve()  # mistakes are told before anything heavy is imported
-    lifecycle = importlib.import_module("minivllm.entrypoints.http.lifecycle")
-    asyncio.run(lifecycle.run_server(engine_args))
+    engine_args.resolve()  # mistakes are told before anything slow is imported
+    import uvloop
+
+    from minivllm.entrypoints.http.lifecycle import run_server
+
+    uvloop.run(run_server(engine_args))
