@@ -1,0 +1,111 @@
+// The extension minivllm._cpu. Tensors come as addresses, checked in minivllm/kernels/cpu; types as numbers of DType.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "isa.h"
+#include "plan.h"
+#if defined(_OPENMP)
+#include <omp.h>
+#endif
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
+namespace nb = nanobind;
+using namespace minivllm;
+
+namespace {
+
+using Address = uintptr_t;
+
+template <class T>
+T* at(Address address) {
+  return reinterpret_cast<T*>(address);
+}
+
+int max_threads() {
+#if defined(_OPENMP)
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
+
+void norm(int dtype, Address x, Address residual, Address weight, Address out, long rows, long cols, float eps) {
+  kernels().norm[dtype]({at<void>(x), at<void>(residual), at<void>(weight), at<void>(out), rows, cols, eps});
+}
+
+void rotary(int dtype, Address q, Address k, long q_stride, long k_stride, Address positions, Address cos_sin, long tokens,
+            long heads, long kv_heads, long head_dim, long rotary_dim, bool interleaved) {
+  kernels().rotary[dtype]({at<void>(q), at<void>(k), q_stride, k_stride, at<int64_t>(positions), at<float>(cos_sin), tokens,
+                           heads, kv_heads, head_dim, rotary_dim, interleaved});
+}
+
+void gate(int dtype, Address x, Address out, long rows, long cols, int kind) {
+  kernels().gate[dtype]({at<void>(x), at<void>(out), rows, cols, static_cast<Gate>(kind)});
+}
+
+void kv_write(int dtype, int cache_dtype, Address k, Address v, long k_stride, long v_stride, Address kv, Address slots,
+              long tokens, long blocks, long kv_heads, long block_size, long head_dim) {
+  kernels().kv_write[dtype][cache_dtype]({at<void>(k), at<void>(v), k_stride, v_stride, at<void>(kv), at<int64_t>(slots),
+                                          tokens, blocks, kv_heads, block_size, head_dim});
+}
+
+void attention(int dtype, int cache_dtype, Address q, Address kv, Address out, Address block_tables, Address query_start,
+               Address context_lens, long q_stride, long table_stride, long seqs, long blocks, long heads, long kv_heads,
+               long block_size, long head_dim, float scale, float soft_cap, long window) {
+  AttentionArgs args{static_cast<DType>(dtype), at<void>(q), at<void>(kv), at<void>(out), at<int32_t>(block_tables), at<int32_t>(query_start),
+                     at<int32_t>(context_lens), q_stride, table_stride, seqs, blocks, heads, kv_heads, block_size,
+                     head_dim, scale, soft_cap, window, nullptr, 0, nullptr, 0, nullptr};
+  const AttentionPlan plan = plan_attention(args, max_threads());
+  std::vector<float> partials(plan.partial_rows * (head_dim + 2));
+  args.items = plan.items.data();
+  args.num_items = static_cast<long>(plan.items.size());
+  args.merges = plan.merges.data();
+  args.num_merges = static_cast<long>(plan.merges.size());
+  args.partials = partials.data();
+  kernels().attention[cache_dtype](args);
+}
+
+void gemm(Address x, Address w, Address bias, Address y, long m, long n, long k, long ldx) {
+  kernels().gemm({at<uint16_t>(x), at<uint16_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
+}
+
+void gemm_pack(Address w, Address packed, long n, long k) { kernels().gemm_pack(at<uint16_t>(w), at<uint16_t>(packed), n, k); }
+
+void gemm_rows(Address packed, Address indices, Address out, long count, long k) {
+  kernels().gemm_rows(at<uint16_t>(packed), at<int64_t>(indices), at<uint16_t>(out), count, k);
+}
+
+// Large pages for weights: fewer address translations while streaming them. Only a hint.
+void advise_huge_pages(Address address, size_t bytes) {
+#if defined(__linux__)
+  constexpr Address kHuge = 2u << 20;
+  const Address begin = (address + kHuge - 1) / kHuge * kHuge, end = (address + bytes) / kHuge * kHuge;
+  if (end > begin) madvise(at<void>(begin), end - begin, MADV_HUGEPAGE);
+#else
+  (void)address, (void)bytes;
+#endif
+}
+
+}  // namespace
+
+NB_MODULE(_cpu, m) {
+  m.attr("PANEL") = kPanel;
+  m.attr("DEPTH") = kDepth;
+  m.def("isa", [] { return std::string(kernels().name); }, "Instruction set whose kernels run.");
+  m.def("available_isas", &available_isas, "Instruction sets of this CPU, best first.");
+  m.def("set_isa", [](const std::string& name) {
+    if (!set_isa(name)) throw nb::value_error(("instruction set not available on this CPU: " + name).c_str());
+  });
+  m.def("norm", &norm);
+  m.def("rotary", &rotary);
+  m.def("gate", &gate);
+  m.def("kv_write", &kv_write);
+  m.def("attention", &attention, nb::call_guard<nb::gil_scoped_release>());
+  m.def("gemm", &gemm, nb::call_guard<nb::gil_scoped_release>());
+  m.def("gemm_pack", &gemm_pack, nb::call_guard<nb::gil_scoped_release>());
+  m.def("gemm_rows", &gemm_rows);
+  m.def("advise_huge_pages", &advise_huge_pages);
+}

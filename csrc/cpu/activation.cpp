@@ -1,0 +1,66 @@
+// act(gate) * up. The activation is rounded before the product, as in the torch reference.
+#include "ops.h"
+#include "parallel.h"
+#include "simd.h"
+
+namespace minivllm {
+namespace MINIVLLM_ISA {
+
+struct Silu {
+  MINIVLLM_INLINE vf apply(vf x) { return x * vsigmoid(x); }
+};
+
+struct GeluTanh {
+  // (1 + tanh(u)) / 2 = sigmoid(2u)
+  MINIVLLM_INLINE vf apply(vf x) { return x * vsigmoid(2.0f * 0.7978845608f * (x + 0.044715f * x * x * x)); }
+};
+
+struct GeluErf {
+  // x * erfc(-x / sqrt 2) / 2, erfc by the Chebyshev fit of Numerical Recipes (relative error 1.2e-7).
+  MINIVLLM_INLINE vf apply(vf x) {
+    const vf z = x * 0.70710678118f, size = z < vf{} ? -z : z;
+    const vf t = 1.0f / (1.0f + 0.5f * size);
+    vf p = splat(0.17087277f);
+    p = p * t - 0.82215223f;
+    p = p * t + 1.48851587f;
+    p = p * t - 1.13520398f;
+    p = p * t + 0.27886807f;
+    p = p * t - 0.18628806f;
+    p = p * t + 0.09678418f;
+    p = p * t + 0.37409196f;
+    p = p * t + 1.00002368f;
+    p = p * t - 1.26551223f;
+    const vf tail = t * vexp(p - size * size);  // erfc(|z|)
+    return 0.5f * x * (z < vf{} ? tail : 2.0f - tail);
+  }
+};
+
+template <class T, class Act>
+static void gate_rows(const GateArgs& a) {
+  parallel_for(a.rows, max_of(1, 8192 / a.cols), [&](long begin, long end) {
+    for (long row = begin; row < end; row++) {
+      const T *gate = (const T*)a.x + row * 2 * a.cols, *up = gate + a.cols;
+      T* out = (T*)a.out + row * a.cols;
+      long i = 0;
+      for (; i + kLanes <= a.cols; i += kLanes) store(out + i, round_to<T>(Act::apply(load(gate + i))) * load(up + i));
+      if (i < a.cols) {
+        const long rest = a.cols - i;
+        store_n(out + i, round_to<T>(Act::apply(load_n(gate + i, rest))) * load_n(up + i, rest), rest);
+      }
+    }
+  });
+}
+
+template <class T>
+void gate(const GateArgs& a) {
+  if (a.gate == Gate::silu) return gate_rows<T, Silu>(a);
+  if (a.gate == Gate::gelu_tanh) return gate_rows<T, GeluTanh>(a);
+  gate_rows<T, GeluErf>(a);
+}
+
+template void gate<float>(const GateArgs&);
+template void gate<Bf16>(const GateArgs&);
+template void gate<F16>(const GateArgs&);
+
+}  // namespace MINIVLLM_ISA
+}  // namespace minivllm

@@ -1,0 +1,26 @@
+// Collects the kernels of this variant.
+#include "ops.h"
+#include "simd.h"
+
+#define MINIVLLM_TEXT(x) #x
+#define MINIVLLM_NAME(x) MINIVLLM_TEXT(x)
+
+namespace minivllm {
+namespace MINIVLLM_ISA {
+
+const KernelTable table = {
+    MINIVLLM_NAME(MINIVLLM_ISA),
+    {norm<float>, norm<Bf16>, norm<F16>},
+    {rotary<float>, rotary<Bf16>, rotary<F16>},
+    {gate<float>, gate<Bf16>, gate<F16>},
+    {{kv_write<float, float>, kv_write<float, Bf16>, kv_write<float, F16>},
+     {kv_write<Bf16, float>, kv_write<Bf16, Bf16>, kv_write<Bf16, F16>},
+     {kv_write<F16, float>, kv_write<F16, Bf16>, kv_write<F16, F16>}},
+    {attention<float>, attention<Bf16>, attention<F16>},
+    gemm,
+    gemm_pack,
+    gemm_rows,
+};
+
+}  // namespace MINIVLLM_ISA
+}  // namespace minivllm

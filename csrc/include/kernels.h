@@ -1,0 +1,104 @@
+// Arguments of every CPU kernel and the table of one instruction set's kernels. Included by all variants: plain data only,
+// no inline code, so that nothing compiled for a newer CPU can be merged into the others by the linker.
+#pragma once
+#include <cstdint>
+
+namespace minivllm {
+
+enum class DType : int { f32 = 0, bf16 = 1, f16 = 2 };
+
+struct NormArgs {
+  const void* x;       // [rows, cols]
+  void* residual;      // [rows, cols] or null; x is added to it first, and the sum is normalised
+  const void* weight;  // [cols]
+  void* out;           // [rows, cols]
+  long rows, cols;
+  float eps;
+};
+
+struct RotaryArgs {
+  void *q, *k;  // [tokens, heads, head_dim] and [tokens, kv_heads, head_dim], rotated in place
+  long q_stride, k_stride;  // elements between tokens
+  const int64_t* positions;  // [tokens]
+  const float* cos_sin;      // [max_position, rotary_dim]: cosines, then sines
+  long tokens, heads, kv_heads, head_dim, rotary_dim;
+  bool interleaved;
+};
+
+enum class Gate : int { silu = 0, gelu_tanh = 1, gelu_erf = 2 };
+
+struct GateArgs {
+  const void* x;  // [rows, 2 * cols]: gate, then up
+  void* out;      // [rows, cols]
+  long rows, cols;
+  Gate gate;
+};
+
+struct KvWriteArgs {
+  const void *k, *v;         // [tokens, kv_heads, head_dim]
+  long k_stride, v_stride;   // elements between tokens
+  void* kv;                  // [2, blocks, kv_heads, block_size, head_dim]
+  const int64_t* slots;      // [tokens], negative = skip
+  long tokens, blocks, kv_heads, block_size, head_dim;
+};
+
+// A piece of attention for one thread: some query tokens of one sequence, one KV head, keys [key_begin, key_end).
+struct AttentionItem {
+  int seq, kv_head;
+  int token_begin, token_end;  // rows of q
+  int position;                // of the first token
+  int key_begin, key_end;
+  int partial;  // -1: writes the output itself; else the first row of the partial results that it fills
+};
+
+// Partial results of one tile of tokens whose keys were divided into `splits` items, to be merged into `out`.
+struct AttentionMerge {
+  int token_begin, token_end, kv_head;
+  int partial, splits;
+};
+
+struct AttentionArgs {
+  DType dtype;     // of q and out
+  const void* q;  // [tokens, heads, head_dim], tokens q_stride elements apart
+  const void* kv;  // [2, blocks, kv_heads, block_size, head_dim]
+  void* out;       // [tokens, heads, head_dim]
+  const int32_t* block_tables;  // [seqs, blocks of a sequence], rows table_stride apart
+  const int32_t* query_start;   // [seqs + 1]
+  const int32_t* context_lens;  // [seqs]
+  long q_stride, table_stride, seqs, blocks, heads, kv_heads, block_size, head_dim;
+  float scale, soft_cap;  // soft_cap 0: none
+  long window;            // 0: unlimited
+  // Filled by plan_attention.
+  const AttentionItem* items;
+  long num_items;
+  const AttentionMerge* merges;
+  long num_merges;
+  float* partials;  // per row: head_dim accumulators, maximum, sum
+};
+
+// y = x @ w.T + bias in bf16. Packed w: panels of 32 columns (outputs); in a panel, for every pair of k, 32 lanes of 2 consecutive k.
+struct GemmArgs {
+  const uint16_t* x;  // [m, k], rows ldx apart
+  const uint16_t* w;  // packed, k padded to padded_k with zeros, n to a multiple of 32
+  const uint16_t* bias;  // [n] or null
+  uint16_t* y;           // [m, n]
+  long m, n, k, ldx;
+};
+
+struct KernelTable {
+  const char* name;
+  // One entry per DType of the activations.
+  void (*norm[3])(const NormArgs&);
+  void (*rotary[3])(const RotaryArgs&);
+  void (*gate[3])(const GateArgs&);
+  void (*kv_write[3][3])(const KvWriteArgs&);    // [activations][cache]
+  void (*attention[3])(const AttentionArgs&);    // [cache]
+  void (*gemm)(const GemmArgs&);
+  void (*gemm_pack)(const uint16_t* w, uint16_t* packed, long n, long k);
+  void (*gemm_rows)(const uint16_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
+};
+
+constexpr long kPanel = 32;  // columns of a packed panel
+constexpr long kDepth = 32;  // k is padded to a multiple of this
+
+}  // namespace minivllm

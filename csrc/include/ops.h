@@ -1,0 +1,19 @@
+// The kernels of one variant, as collected by table.cpp.
+#pragma once
+#include "kernels.h"
+
+namespace minivllm {
+namespace MINIVLLM_ISA {
+
+template <class T> void norm(const NormArgs&);
+template <class T> void rotary(const RotaryArgs&);
+template <class T> void gate(const GateArgs&);
+template <class T, class Cache> void kv_write(const KvWriteArgs&);
+template <class Cache> void attention(const AttentionArgs&);
+void gemm(const GemmArgs&);
+void gemm_pack(const uint16_t* w, uint16_t* packed, long n, long k);
+void gemm_rows(const uint16_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
+extern const KernelTable table;
+
+}  // namespace MINIVLLM_ISA
+}  // namespace minivllm

@@ -1,0 +1,106 @@
+#include "isa.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+namespace minivllm {
+
+#define MINIVLLM_VARIANT(name) \
+  namespace name {             \
+  extern const KernelTable table; \
+  }
+MINIVLLM_VARIANT(portable)
+#if defined(__x86_64__)
+MINIVLLM_VARIANT(avx2)
+MINIVLLM_VARIANT(avx512)
+MINIVLLM_VARIANT(avx512_bf16)
+namespace amx {
+void gemm(const GemmArgs&);
+}
+#endif
+
+namespace {
+
+#if defined(__x86_64__)
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vnni");
+}
+
+// Tiles need the CPU and, on Linux, a permission for the whole process, since their state makes every signal frame larger.
+bool has_amx() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  unsigned a, b, c, d;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kBf16) == 0 || (d & kTile) == 0) return false;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+#else
+  return false;
+#endif
+}
+
+const KernelTable* amx_table() {
+  static const KernelTable table = [] {
+    KernelTable mixed = avx512_bf16::table;
+    mixed.name = "amx";
+    mixed.gemm = amx::gemm;
+    return mixed;
+  }();
+  return &table;
+}
+#endif
+
+std::vector<const KernelTable*> find_tables() {
+  std::vector<const KernelTable*> tables;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  if (has_avx512()) {
+    if (__builtin_cpu_supports("avx512bf16")) {
+      if (has_amx()) tables.push_back(amx_table());
+      tables.push_back(&avx512_bf16::table);
+    }
+    tables.push_back(&avx512::table);
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) tables.push_back(&avx2::table);
+#endif
+  tables.push_back(&portable::table);
+  return tables;
+}
+
+const std::vector<const KernelTable*>& tables() {
+  static const std::vector<const KernelTable*> found = find_tables();
+  return found;
+}
+
+const KernelTable*& current() {
+  static const KernelTable* table = tables().front();
+  return table;
+}
+
+}  // namespace
+
+std::vector<std::string> available_isas() {
+  std::vector<std::string> names;
+  for (const KernelTable* table : tables()) names.push_back(table->name);
+  return names;
+}
+
+const KernelTable& kernels() { return *current(); }
+
+bool set_isa(const std::string& name) {
+  for (const KernelTable* table : tables()) {
+    if (name == table->name) {
+      current() = table;
+      return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace minivllm

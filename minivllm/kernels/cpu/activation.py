@@ -1,0 +1,35 @@
+"""Gated activations on the compiled kernels."""
+
+from torch import Tensor
+
+from minivllm import _cpu
+from minivllm.kernels.cpu.tensors import DTYPES, output
+from minivllm.kernels.reference import activation as reference
+
+# As `Gate` in csrc/include/kernels.h.
+_SILU, _GELU_TANH, _GELU_ERF = 0, 1, 2
+
+
+def silu_and_mul(x: Tensor, out: Tensor | None = None) -> Tensor:
+    """See reference.activation."""
+    if not _covers(x):
+        return reference.silu_and_mul(x, out)
+    return _gate(x, out, _SILU)
+
+
+def gelu_and_mul(x: Tensor, out: Tensor | None = None, *, approximate: str = "tanh") -> Tensor:
+    """See reference.activation."""
+    if not _covers(x):
+        return reference.gelu_and_mul(x, out, approximate=approximate)
+    return _gate(x, out, _GELU_TANH if approximate == "tanh" else _GELU_ERF)
+
+
+def _covers(x: Tensor) -> bool:
+    return x.dtype in DTYPES and x.is_contiguous()
+
+
+def _gate(x: Tensor, out: Tensor | None, kind: int) -> Tensor:
+    cols = x.shape[-1] // 2
+    out = output(out, x, (*x.shape[:-1], cols))
+    _cpu.gate(DTYPES[x.dtype], x.data_ptr(), out.data_ptr(), x.numel() // (2 * cols), cols, kind)
+    return out

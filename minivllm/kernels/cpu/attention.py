@@ -1,0 +1,44 @@
+"""Paged attention on the compiled kernels."""
+
+import torch
+from torch import Tensor
+
+from minivllm import _cpu
+from minivllm.kernels.cpu.tensors import DTYPES, has_dense_rows, output
+from minivllm.kernels.reference import attention as reference
+
+
+def paged_attention(
+    q: Tensor,
+    kv: Tensor,
+    block_tables: Tensor,
+    query_start: Tensor,
+    context_lens: Tensor,
+    scale: float,
+    out: Tensor | None = None,
+    *,
+    sliding_window: int = 0,
+    soft_cap: float = 0.0,
+) -> Tensor:
+    """See reference.attention."""
+    if not (q.dtype in DTYPES and kv.dtype in DTYPES and has_dense_rows(q) and kv.is_contiguous()):
+        return reference.paged_attention(
+            q, kv, block_tables, query_start, context_lens, scale, out, sliding_window=sliding_window, soft_cap=soft_cap
+        )
+    _, num_blocks, num_kv_heads, block_size, head_dim = kv.shape
+    num_tokens, num_heads, _ = q.shape
+    num_seqs = context_lens.shape[0]
+    if q.shape[2] != head_dim or num_heads % num_kv_heads or query_start.shape != (num_seqs + 1,):
+        raise ValueError(f"shapes do not fit: q {list(q.shape)}, kv {list(kv.shape)}, query_start {list(query_start.shape)}")
+    if block_tables.shape[0] < num_seqs or (block_tables.shape[1] > 1 and block_tables.stride(1) != 1):
+        raise ValueError(f"block_tables must have dense rows for {num_seqs} sequences, got {list(block_tables.shape)}")
+    for name, tensor in (("block_tables", block_tables), ("query_start", query_start), ("context_lens", context_lens)):
+        if tensor.dtype != torch.int32:
+            raise TypeError(f"{name} must be int32, got {tensor.dtype}")
+    out = output(out, q, q.shape)
+    _cpu.attention(
+        DTYPES[q.dtype], DTYPES[kv.dtype], q.data_ptr(), kv.data_ptr(), out.data_ptr(), block_tables.data_ptr(),
+        query_start.data_ptr(), context_lens.data_ptr(), q.stride(0), block_tables.stride(0), num_seqs, num_blocks,
+        num_heads, num_kv_heads, block_size, head_dim, scale, soft_cap, sliding_window,
+    )  # fmt: skip
+    return out

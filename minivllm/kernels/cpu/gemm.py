@@ -1,0 +1,85 @@
+"""Linear layers: bf16 weights packed once for the compiled kernel, other types by torch."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minivllm import _cpu
+from minivllm.kernels.reference import gemm as reference
+
+
+@dataclass(slots=True)
+class PackedLinear:
+    """A bf16 weight [out_features, in_features] in the layout of csrc/cpu/gemm.cpp; the only copy that is needed."""
+
+    data: Tensor
+    out_features: int
+    in_features: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.out_features, self.in_features
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.data.dtype
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+
+def pack(weight: Tensor) -> PackedLinear | Tensor:
+    """What `linear` and `rows` take for a weight [out_features, in_features]; a packed weight does not refer to it."""
+    if weight.dtype != torch.bfloat16 or weight.numel() == 0:
+        return weight
+    weight = weight.contiguous()
+    out_features, in_features = weight.shape
+    data = _aligned(_round_up(out_features, _cpu.PANEL) * _round_up(in_features, _cpu.DEPTH))
+    _cpu.gemm_pack(weight.data_ptr(), data.data_ptr(), out_features, in_features)
+    return PackedLinear(data, out_features, in_features)
+
+
+def linear(x: Tensor, weight: PackedLinear | Tensor, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias over the last dimension of x; x must be bf16 if the weight is packed."""
+    if isinstance(weight, Tensor):
+        return reference.linear(x, weight, bias)
+    if x.dtype != torch.bfloat16 or (bias is not None and (bias.dtype != torch.bfloat16 or not bias.is_contiguous())):
+        raise TypeError(f"a packed weight takes bfloat16 x and contiguous bias, got {x.dtype} and {bias and bias.dtype}")
+    if x.shape[-1] != weight.in_features:
+        raise ValueError(f"x {list(x.shape)} does not fit a weight {list(weight.shape)}")
+    rows = x.reshape(-1, weight.in_features)
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    out = torch.empty((*x.shape[:-1], weight.out_features), dtype=x.dtype)
+    _cpu.gemm(
+        rows.data_ptr(), weight.data.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
+        rows.shape[0], weight.out_features, weight.in_features, rows.stride(0),
+    )  # fmt: skip
+    return out
+
+
+def rows(weight: PackedLinear | Tensor, indices: Tensor) -> Tensor:
+    """Rows of the weight at int64 indices, as an embedding look-up."""
+    if isinstance(weight, Tensor):
+        return reference.rows(weight, indices)
+    if indices.dtype != torch.int64:
+        raise TypeError(f"indices must be int64, got {indices.dtype}")
+    indices = indices.contiguous()
+    out = torch.empty((*indices.shape, weight.in_features), dtype=weight.dtype)
+    _cpu.gemm_rows(weight.data.data_ptr(), indices.data_ptr(), out.data_ptr(), indices.numel(), weight.in_features)
+    return out
+
+
+def _round_up(n: int, step: int) -> int:
+    return (n + step - 1) // step * step
+
+
+def _aligned(count: int) -> Tensor:
+    """bf16 [count] that starts on a cache line, in large pages where the system gives them."""
+    line = 64
+    raw = torch.empty(count + line // 2, dtype=torch.bfloat16)
+    _cpu.advise_huge_pages(raw.data_ptr(), raw.nbytes)
+    skip = -raw.data_ptr() % line // 2
+    return raw[skip : skip + count]

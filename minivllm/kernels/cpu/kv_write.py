@@ -1,0 +1,24 @@
+"""KV cache writes on the compiled kernels."""
+
+import torch
+from torch import Tensor
+
+from minivllm import _cpu
+from minivllm.kernels.cpu.tensors import DTYPES, has_dense_rows
+from minivllm.kernels.reference import kv_write as reference
+
+
+def write_kv(k: Tensor, v: Tensor, kv: Tensor, slot_mapping: Tensor) -> None:
+    """See reference.kv_write."""
+    types = k.dtype in DTYPES and v.dtype == k.dtype and kv.dtype in DTYPES and slot_mapping.dtype == torch.int64
+    rows = has_dense_rows(k) and has_dense_rows(v)
+    if not (types and rows and kv.is_contiguous() and slot_mapping.is_contiguous()):
+        return reference.write_kv(k, v, kv, slot_mapping)
+    _, num_blocks, num_kv_heads, block_size, head_dim = kv.shape
+    num_tokens = slot_mapping.shape[0]
+    if k.shape != (num_tokens, num_kv_heads, head_dim) or v.shape != k.shape:
+        raise ValueError(f"shapes do not fit: k {list(k.shape)}, v {list(v.shape)}, kv {list(kv.shape)}, {num_tokens} slots")
+    _cpu.kv_write(
+        DTYPES[k.dtype], DTYPES[kv.dtype], k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), kv.data_ptr(),
+        slot_mapping.data_ptr(), num_tokens, num_blocks, num_kv_heads, block_size, head_dim,
+    )  # fmt: skip

@@ -1,0 +1,21 @@
+"""What the compiled kernels need to know of a tensor before they get its address."""
+
+import torch
+from torch import Tensor
+
+# As `DType` in csrc/include/kernels.h.
+DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
+
+
+def output(out: Tensor | None, like: Tensor, shape: tuple[int, ...] | torch.Size) -> Tensor:
+    """`out` if it fits, or a new contiguous tensor of `shape`."""
+    if out is None:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    if out.shape != shape or out.dtype != like.dtype or not out.is_contiguous():
+        raise ValueError(f"out must be contiguous {like.dtype} {list(shape)}, got {out.dtype} {list(out.shape)} {out.stride()}")
+    return out
+
+
+def has_dense_rows(x: Tensor) -> bool:
+    """Whether x [num_tokens, heads, head_dim] is dense but for the step between tokens."""
+    return x.stride(2) == 1 and x.stride(1) == x.shape[2]

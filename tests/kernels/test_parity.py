@@ -1,0 +1,280 @@
+"""Every op that a compiled kernel family shares with the torch reference gives the same results, for every instruction set."""
+
+import importlib
+import inspect
+import itertools
+import pkgutil
+from collections.abc import Callable, Iterator
+from types import ModuleType
+
+import pytest
+import torch
+from torch import Tensor
+
+from minivllm.kernels import OPS, extension_error, ops_for
+from minivllm.kernels import reference as reference_package
+
+pytestmark = pytest.mark.skipif(extension_error() is not None, reason="the extension minivllm._cpu is not built")
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+# Both sides round at the same places, but fp32 sums in another order may move a result over one rounding step.
+TOLERANCE = {torch.float32: 5e-6, torch.bfloat16: 8e-3, torch.float16: 1e-3}
+
+# A case runs one op of a family on inputs that it copies, and returns everything that the op writes.
+Case = Callable[[ModuleType], tuple[Tensor, ...]]
+
+
+def randn(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.randn(*shape).to(dtype)
+
+
+def poisoned(*shape: int, dtype: torch.dtype) -> Tensor:
+    return torch.full(shape, torch.nan, dtype=dtype)
+
+
+# ---- norm
+
+
+def rms_norm_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for rows, cols in itertools.product((0, 1, 3, 70), (1, 16, 63, 576, 1000)):
+        x, weight = randn(rows, cols, dtype=dtype) * 3, randn(cols, dtype=dtype)
+        yield lambda norm, x=x, w=weight: (norm.rms_norm(x, w, 1e-5),)
+        yield lambda norm, x=x, w=weight: (norm.rms_norm(x, w, 1e-6, out=poisoned(*x.shape, dtype=x.dtype)),)
+    heads = randn(5, 4, 64, dtype=dtype)
+    yield lambda norm: (norm.rms_norm(heads[:, 1:3], torch.ones(64, dtype=dtype), 1e-6),)
+
+
+def add_rms_norm_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for rows, cols in itertools.product((0, 1, 3, 70), (1, 16, 63, 576)):
+        x, residual, weight = (randn(*shape, dtype=dtype) for shape in ((rows, cols), (rows, cols), (cols,)))
+
+        def run(norm: ModuleType, x: Tensor = x, residual: Tensor = residual, weight: Tensor = weight) -> tuple[Tensor, ...]:
+            total = residual.clone()
+            return norm.add_rms_norm(x, total, weight, 1e-5), total
+
+        yield run
+
+
+# ---- rotary
+
+
+def apply_rotary_cases(dtype: torch.dtype) -> Iterator[Case]:
+    shapes = ((0, 64, 64), (1, 64, 64), (33, 64, 64), (5, 128, 32), (7, 80, 20), (4, 16, 16), (300, 64, 64))
+    for (tokens, head_dim, rotary_dim), interleaved in itertools.product(shapes, (False, True)):
+        heads, kv_heads = 9, 3
+        qkv = randn(tokens, (heads + 2 * kv_heads) * head_dim, dtype=dtype)
+        angles = torch.rand(512, rotary_dim // 2) * 6
+        cos_sin = torch.cat((angles.cos(), angles.sin()), dim=1)
+        positions = torch.randint(0, 512, (tokens,))
+
+        def run(
+            rotary: ModuleType,
+            qkv: Tensor = qkv,
+            positions: Tensor = positions,
+            cos_sin: Tensor = cos_sin,
+            head_dim: int = head_dim,
+            interleaved: bool = interleaved,
+        ) -> tuple[Tensor, ...]:
+            packed = qkv.clone().view(qkv.shape[0], 15, head_dim)
+            rotary.apply_rotary(packed[:, :9], packed[:, 9:12], positions, cos_sin, interleaved=interleaved)
+            return (packed,)
+
+        yield run
+
+
+# ---- activation
+
+
+def gate_cases(dtype: torch.dtype, run: Callable[[ModuleType, Tensor, Tensor | None], Tensor]) -> Iterator[Case]:
+    for rows, cols in itertools.product((0, 1, 5, 40), (1, 16, 77, 1536)):
+        x = randn(rows, 2 * cols, dtype=dtype) * 4
+        yield lambda activation, x=x: (run(activation, x, None),)
+        yield lambda activation, x=x, cols=cols: (run(activation, x, poisoned(x.shape[0], cols, dtype=x.dtype)),)
+    wide = torch.tensor([[-200.0, -90.0, -20.0, -1e-4, 0.0, 1e-4, 20.0, 90.0, 200.0] + [1.0] * 9], dtype=dtype)
+    yield lambda activation: (run(activation, wide, None),)
+
+
+def silu_and_mul_cases(dtype: torch.dtype) -> Iterator[Case]:
+    yield from gate_cases(dtype, lambda activation, x, out: activation.silu_and_mul(x, out))
+
+
+def gelu_and_mul_cases(dtype: torch.dtype) -> Iterator[Case]:
+    yield from gate_cases(dtype, lambda activation, x, out: activation.gelu_and_mul(x, out))
+    yield from gate_cases(dtype, lambda activation, x, out: activation.gelu_and_mul(x, out, approximate="none"))
+
+
+# ---- KV cache
+
+
+def write_kv_cases(dtype: torch.dtype) -> Iterator[Case]:
+    shapes = ((0, 3, 16, 64), (1, 1, 1, 16), (50, 3, 16, 64), (9, 2, 7, 33))
+    for (tokens, kv_heads, block_size, head_dim), cache in itertools.product(shapes, FLOATS):
+        packed = randn(tokens, 2 * kv_heads + 1, head_dim, dtype=dtype)
+        num_blocks = 1 + 3 * tokens // block_size
+        slots = torch.randperm(num_blocks * block_size)[:tokens]
+        slots[1::5] = -1
+
+        def run(
+            kv_write: ModuleType,
+            packed: Tensor = packed,
+            slots: Tensor = slots,
+            shape: tuple[int, ...] = (2, num_blocks, kv_heads, block_size, head_dim),
+            cache: torch.dtype = cache,
+        ) -> tuple[Tensor, ...]:
+            kv = poisoned(*shape, dtype=cache)
+            kv_write.write_kv(packed[:, : shape[2]], packed[:, shape[2] : 2 * shape[2]], kv, slots)
+            return (kv,)
+
+        yield run
+
+
+# ---- attention
+
+
+def paged_case(
+    queries: list[int],
+    contexts: list[int],
+    *,
+    dtype: torch.dtype,
+    cache: torch.dtype | None = None,
+    heads: int = 9,
+    kv_heads: int = 3,
+    head_dim: int = 64,
+    block_size: int = 16,
+    window: int = 0,
+    soft_cap: float = 0.0,
+    strided: bool = False,
+) -> Case:
+    """Sequences in shuffled blocks of a pool; every cache row and table entry that no query may see is poison."""
+    lengths = torch.tensor(contexts, dtype=torch.int32)
+    needed = [-(-context // block_size) for context in contexts]
+    kv = poisoned(2, sum(needed) + 3, kv_heads, block_size, head_dim, dtype=cache or dtype)
+    free = torch.randperm(kv.shape[1]).tolist()
+    tables = torch.full((len(contexts), max(needed, default=0) + 2), 2**30, dtype=torch.int32)
+    for seq, context in enumerate(contexts):
+        oldest = max(0, context - queries[seq] - window + 1) if window else 0
+        for position in range(oldest, context):
+            if position == oldest or position % block_size == 0:
+                tables[seq, position // block_size] = free.pop()
+            kv[:, tables[seq, position // block_size], :, position % block_size] = randn(2, kv_heads, head_dim, dtype=kv.dtype)
+    start = torch.tensor([0, *itertools.accumulate(queries)], dtype=torch.int32)
+    packed = randn(int(start[-1]), heads + 2 if strided else heads, head_dim, dtype=dtype)
+    scale = head_dim**-0.5
+
+    def run(attention: ModuleType) -> tuple[Tensor, ...]:
+        q = packed[:, :heads]
+        out = poisoned(*q.shape, dtype=dtype)
+        options = {"sliding_window": window, "soft_cap": soft_cap}
+        attention.paged_attention(q, kv, tables, start, lengths, scale, out, **options)
+        return out, attention.paged_attention(q, kv, tables, start, lengths, scale, **options)
+
+    return run
+
+
+def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
+    yield paged_case([], [], dtype=dtype)
+    yield paged_case([1], [1], dtype=dtype)
+    yield paged_case([1, 1, 1], [1, 17, 600], dtype=dtype)
+    yield paged_case([40], [40], dtype=dtype)
+    yield paged_case([70, 1, 5, 0, 33], [150, 90, 5, 20, 33], dtype=dtype, strided=True)
+    yield paged_case([1], [1500], dtype=dtype)  # divided along the keys
+    yield paged_case([2, 1], [1300, 40], dtype=dtype, heads=2, kv_heads=2)
+    for heads, kv_heads in ((1, 1), (2, 1), (4, 1), (5, 1), (12, 2), (14, 2), (8, 1), (16, 1), (71, 1)):
+        yield paged_case([1, 3], [33, 21], dtype=dtype, heads=heads, kv_heads=kv_heads)
+    for block_size in (1, 5, 32, 128):
+        yield paged_case([3, 1], [70, 130], dtype=dtype, block_size=block_size)
+    for head_dim in (16, 40, 80, 100, 128, 256):
+        yield paged_case([20, 1], [75, 66], dtype=dtype, heads=4, kv_heads=2, head_dim=head_dim)
+    for window in (1, 7, 64, 100):
+        yield paged_case([30, 1, 2, 1], [130, 200, 90, 5], dtype=dtype, window=window)
+    yield paged_case([1], [1500], dtype=dtype, window=1200)
+    yield paged_case([30, 1, 2], [130, 200, 90], dtype=dtype, soft_cap=2.0)
+    for cache in FLOATS:
+        yield paged_case([30, 1], [130, 200], dtype=dtype, cache=cache)
+
+
+# ---- linear
+
+
+def linear_cases(dtype: torch.dtype) -> Iterator[Case]:
+    shapes = ((576, 960), (64, 32), (63, 33), (1, 1), (100, 65), (1536, 576))
+    for (k, n), with_bias in itertools.product(shapes, (False, True)):
+        weight, bias = randn(n, k, dtype=dtype) * k**-0.5, randn(n, dtype=dtype)
+        for m in (0, 1, 2, 7, 8, 9, 16, 17, 33, 70) + ((300,) if n == 960 else ()):
+            wide = randn(m, k + 5, dtype=dtype)
+            for x in (wide[:, :k].contiguous(), wide[:, :k]):
+                yield lambda gemm, x=x, w=weight, b=bias if with_bias else None: (gemm.linear(x, gemm.pack(w), b),)
+    batch = randn(2, 3, 576, dtype=dtype)
+    yield lambda gemm: (gemm.linear(batch, gemm.pack(torch.eye(576, dtype=dtype)), None),)
+
+
+def rows_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for n, k in ((50, 64), (33, 7), (1, 1)):
+        weight = randn(n, k, dtype=dtype)
+        for shape in ((0,), (1,), (40,), (2, 3)):
+            indices = torch.randint(0, n, shape)
+            yield lambda gemm, w=weight, i=indices: (gemm.rows(gemm.pack(w), i),)
+
+
+def pack_cases(dtype: torch.dtype) -> Iterator[Case]:
+    weight = randn(40, 50, dtype=dtype)
+    yield lambda gemm: (gemm.rows(gemm.pack(weight.t().contiguous().t()), torch.arange(40)),)
+
+
+CASES = {
+    ("norm", "rms_norm"): rms_norm_cases,
+    ("norm", "add_rms_norm"): add_rms_norm_cases,
+    ("rotary", "apply_rotary"): apply_rotary_cases,
+    ("activation", "silu_and_mul"): silu_and_mul_cases,
+    ("activation", "gelu_and_mul"): gelu_and_mul_cases,
+    ("kv_write", "write_kv"): write_kv_cases,
+    ("attention", "paged_attention"): paged_attention_cases,
+    ("gemm", "linear"): linear_cases,
+    ("gemm", "rows"): rows_cases,
+    ("gemm", "pack"): pack_cases,
+}
+
+
+def functions(module: ModuleType) -> dict[str, inspect.Signature]:
+    public = inspect.getmembers(module, lambda item: inspect.isfunction(item) and item.__module__ == module.__name__)
+    return {name: inspect.signature(function) for name, function in public if not name.startswith("_")}
+
+
+def isas() -> list[str]:
+    return [] if extension_error() is not None else importlib.import_module("minivllm._cpu").available_isas()
+
+
+@pytest.fixture(params=isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    extension = importlib.import_module("minivllm._cpu")
+    best = extension.isa()
+    extension.set_isa(request.param)
+    yield request.param
+    extension.set_isa(best)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_families_share_functions_and_parameters(op: str) -> None:
+    compiled, plain = (functions(importlib.import_module(f"minivllm.kernels.{family}.{op}")) for family in ("cpu", "reference"))
+    assert compiled.keys() == plain.keys() == {name for module, name in CASES if module == op}
+    for name in plain:
+        assert list(compiled[name].parameters) == list(plain[name].parameters)
+
+
+def test_every_reference_module_is_an_op() -> None:
+    assert {module.name for module in pkgutil.iter_modules(reference_package.__path__)} == set(OPS)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("op", CASES, ids=".".join)
+def test_equal_to_reference(op: tuple[str, str], dtype: torch.dtype, isa: str) -> None:
+    torch.manual_seed(0)
+    module, _ = op
+    cpu, reference = getattr(ops_for("cpu"), module), getattr(ops_for("cpu", use_extension=False), module)
+    assert cpu is not reference
+    for number, case in enumerate(CASES[op](dtype)):
+        for actual, expected in zip(case(cpu), case(reference), strict=True):
+            tolerance = TOLERANCE[dtype]
+            torch.testing.assert_close(
+                actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text, n=number: f"case {n}: {text}"
+            )
