@@ -132,7 +132,10 @@ def _load_with_transformers(folder: Path, config: dict[str, Any], trust_remote_c
 
 
 def _complete(backend: tokenizers.Tokenizer, config: dict[str, Any], named: dict[str, str]) -> None:
-    """Do to the backend what transformers does with `tokenizer_config.json`."""
+    """Do to the backend what transformers does with `tokenizer_config.json`.
+
+    Which special tokens a text is given is tokenizer.json's business; `add_bos_token` beside it has no effect there either.
+    """
     backend.no_truncation()
     backend.no_padding()
     known = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -148,17 +151,6 @@ def _complete(backend: tokenizers.Tokenizer, config: dict[str, Any], named: dict
         if (content := _content(text)) and content not in known:
             backend.add_special_tokens([tokenizers.AddedToken(content, special=True)])
             known.add(content)
-    if "add_bos_token" in config or "add_eos_token" in config:
-        _set_template(backend, config, named)
-
-
-def _set_template(backend: tokenizers.Tokenizer, config: dict[str, Any], named: dict[str, str]) -> None:
-    bos = named.get("bos_token") if config.get("add_bos_token") else None
-    eos = named.get("eos_token") if config.get("add_eos_token") else None
-    before, after = (f"{bos}:0 " if bos else ""), (f" {eos}:0" if eos else "")
-    special = [(token, backend.token_to_id(token)) for token in dict.fromkeys((bos, eos)) if token]
-    template = tokenizers.processors.TemplateProcessing
-    backend.post_processor = template(single=f"{before}$A:0{after}", pair=f"{before}$A:0{after} $B:1", special_tokens=special)
 
 
 def _read_templates(folder: Path, config: dict[str, Any]) -> dict[str, str]:
