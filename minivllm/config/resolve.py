@@ -201,15 +201,27 @@ RULES: list[Callable[[Draft], None]] = [
 
 
 def resolve_server(given: Mapping[str, Any]) -> ServerConfig:
-    """`given` holds the checked options of the server; the files they name must exist."""
-    config = ServerConfig(**{"api_key": env.api_keys(), **given})
+    """`given` holds the checked options of the server. The files they name must exist; a chat template is read."""
+    values = {"api_key": env.api_keys(), **given}
     for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
-        path = getattr(config, name)
-        if path is not None and not Path(path).expanduser().is_file():
-            raise ConfigError(f"--{name.replace('_', '-')} {path}: there is no such file.", param=name, value=path)
-    if config.ssl_keyfile and not config.ssl_certfile:
+        if name in values:
+            path = Path(values[name]).expanduser()
+            if not path.is_file():
+                raise ConfigError(f"--{name.replace('_', '-')} {path}: there is no such file.", param=name, value=str(path))
+            values[name] = str(path)
+    if "ssl_keyfile" in values and "ssl_certfile" not in values:
         raise ConfigError("--ssl-keyfile needs --ssl-certfile.", param="ssl_certfile")
-    template = config.chat_template
-    if template is not None and not any(c in template for c in "{}\n") and not Path(template).expanduser().is_file():
-        raise ConfigError(f"--chat-template {template}: there is no such file, and it is no template.", param="chat_template")
-    return config
+    if "chat_template" in values:
+        values["chat_template"] = _chat_template(values["chat_template"])
+    return ServerConfig(**values)
+
+
+def _chat_template(given: str) -> str:
+    """The template's text: `given` itself if it looks like one, else what is in the file of that name."""
+    if any(character in given for character in "{}\n"):
+        return given
+    try:
+        return Path(given).expanduser().read_text(encoding="utf-8")
+    except (OSError, ValueError) as e:
+        reason = e.strerror if isinstance(e, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"--chat-template {given}: {reason}. Give a Jinja file or a template.", param="chat_template") from e

@@ -212,12 +212,14 @@ def test_server_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert AsyncEngineArgs("m", api_key="three").server.api_key == ("three",)
     template = "{{ messages }}"
     assert AsyncEngineArgs("m", chat_template=template).server.chat_template == template
+    (tmp_path / "chat.jinja").write_text(template)
+    assert AsyncEngineArgs("m", chat_template=str(tmp_path / "chat.jinja")).server.chat_template == template
     key = tmp_path / "key.pem"
     key.touch()
     for message, options in [
         ("ssl-certfile /none: there is no such file", {"ssl_certfile": "/none"}),
         ("ssl-keyfile needs --ssl-certfile", {"ssl_keyfile": str(key)}),
-        ("chat-template chat.jinja: there is no such file", {"chat_template": "chat.jinja"}),
+        ("chat-template chat.jinja: No such file", {"chat_template": "chat.jinja"}),
     ]:
         with pytest.raises(ConfigError, match=message):
             _ = AsyncEngineArgs("m", **options).server
