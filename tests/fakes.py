@@ -4,11 +4,15 @@ It answers each prompt with `engine.script`, a list of words (one token each), a
 """
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
 
+import httpx
+
+from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.engine_config import (
     CacheConfig,
     DeviceConfig,
@@ -20,6 +24,7 @@ from minivllm.config.engine_config import (
     ObservabilityConfig,
     SchedulerConfig,
 )
+from minivllm.entrypoints.http.app import build_app, init_app_state
 from minivllm.errors import ClientError, EngineDeadError, OverloadedError
 from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
 from minivllm.messages.sampling_params import OutputKind, SamplingParams
@@ -216,3 +221,38 @@ class FakeEngine:
 
     def shutdown(self) -> None:
         self.is_shut_down = True
+
+
+class Client:
+    """The whole app around a `FakeEngine`, called in this process; `server` are options of `AsyncEngineArgs`."""
+
+    def __init__(self, engine: FakeEngine, **server: Any):
+        args = AsyncEngineArgs(model="org/fake", **server)
+        self.app = build_app(args.server)
+        self.engine = engine
+        init_app_state(engine, self.app.state, args)  # type: ignore[arg-type]
+
+    def request(self, method: str, path: str, **options: Any) -> httpx.Response:
+        async def call() -> httpx.Response:
+            transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://server") as client:
+                return await client.request(method, path, **options)
+
+        return asyncio.run(call())
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> httpx.Response:
+        return self.request("POST", path, json=body, **options)
+
+    def raw(self, path: str, content: str | bytes, content_type: str = "application/json") -> httpx.Response:
+        return self.request("POST", path, content=content, headers={"Content-Type": content_type})
+
+    def events(self, path: str, body: dict[str, Any]) -> list[Any]:
+        """Payloads of a streamed reply; the last is "[DONE]"."""
+        reply = self.post(path, body | {"stream": True})
+        assert reply.headers["content-type"] == "text/event-stream; charset=utf-8", reply.text
+        blocks = reply.text.removesuffix("\n\n").split("\n\n")
+        assert all(block.startswith("data: ") and "\n" not in block for block in blocks)
+        return [block[6:] if block == "data: [DONE]" else json.loads(block[6:]) for block in blocks]
