@@ -16,12 +16,13 @@ STAMP := $(VENV)/.stamps
 PIP   := $(BIN)/python -m pip --disable-pip-version-check
 NATIVE := $(shell find csrc -type f 2>/dev/null)
 
-.PHONY: serve test lint format install clean help
+.PHONY: serve test lint format docs install clean help
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make serve   install, fetch the demo model, and serve it on port $(PORT)   (PORT=, MODEL=, FLAGS=)"
 	@echo "make test    install what the tests need and run all of them, with ruff and mypy"
+	@echo "make docs    write docs/options.md from the options;   make install   install only"
 	@echo "make lint    ruff and mypy alone;   make format   let ruff format;   make clean   remove $(VENV) and build"
 
 serve: $(STAMP)/installed
@@ -44,6 +45,9 @@ lint: $(STAMP)/tools
 
 format: $(STAMP)/tools
 	@$(BIN)/ruff check --fix . && $(BIN)/ruff format .
+
+docs: $(STAMP)/installed
+	@$(BIN)/python docs/write_options.py
 
 install: $(STAMP)/installed
 
