@@ -21,12 +21,12 @@ STDERR = 2  # the child's stdout goes there too: our stdout belongs to the user
 class CoreProcess:
     """A running core: its process, and our ends of the two sockets. Both are bound before it starts."""
 
-    def __init__(self, config: EngineConfig, module: str = MODULE):
+    def __init__(self, config: EngineConfig):
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         addresses = new_address(), new_address()
         self.inbox: zmq.Socket[bytes] = bind(self._context, zmq.PUSH, addresses[0])  # what we send
         self.outbox: zmq.Socket[bytes] = bind(self._context, zmq.PULL, addresses[1])  # what comes back
-        command = [sys.executable, "-m", module, *addresses]
+        command = [sys.executable, "-m", MODULE, *addresses]
         self._popen: subprocess.Popen[bytes] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=STDERR)
         self.pid = self._popen.pid
         self._stdin = cast(BinaryIO, self._popen.stdin)
