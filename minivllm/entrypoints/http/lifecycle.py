@@ -35,12 +35,7 @@ async def run_server(args: AsyncEngineArgs) -> None:
     began = time.monotonic()
     listener = bind(args.server)
     try:
-        # Before anything slow is imported here: its process imports torch meanwhile.
-        engine = AsyncLLMEngine.from_engine_args(args)
-        try:
-            await Lifecycle(engine, args, listener, began).run()
-        finally:
-            engine.shutdown()
+        await Lifecycle(args, listener, began).run()
     finally:
         listener.close()
         if args.server.uds:
@@ -50,8 +45,7 @@ async def run_server(args: AsyncEngineArgs) -> None:
 class Lifecycle:
     """Loading, serving, draining, stopping: one process, once."""
 
-    def __init__(self, engine: AsyncLLMEngine, args: AsyncEngineArgs, listener: socket.socket, began: float):
-        self._engine = engine
+    def __init__(self, args: AsyncEngineArgs, listener: socket.socket, began: float):
         self._args = args
         self._listener = listener
         self._began = began
@@ -66,13 +60,16 @@ class Lifecycle:
         for number in handled:
             loop.add_signal_handler(number, self._on_signal, number)
         try:
-            if await self._load():
-                await self._serve()
+            # Before anything slow is imported here: its process imports torch meanwhile.
+            engine = AsyncLLMEngine.from_engine_args(self._args)
+            try:
+                web = await self._load(engine)
+                await self._serve(engine, web)
+            finally:
+                engine.shutdown()
         finally:
             for number in handled:
                 loop.remove_signal_handler(number)
-        if self._dead.is_set():
-            raise self._engine.dead_error or EngineDeadError("The engine died.")
 
     def _on_signal(self, number: int) -> None:
         self._signals.append(number)
@@ -80,13 +77,13 @@ class Lifecycle:
         if len(self._signals) > 1 and self._web is not None:
             self._web.stop(force=True)
 
-    async def _load(self) -> bool:
-        """True when the engine is ready; False if a signal came first."""
-        loading = asyncio.ensure_future(self._engine.start())
+    async def _load(self, engine: AsyncLLMEngine) -> "WebServer":
+        """Returns when the engine is ready; exits if a signal comes first."""
+        loading = asyncio.ensure_future(engine.start())
         await asyncio.sleep(0)  # it may begin before the imports below hold this thread
         web_server = importlib.import_module("minivllm.entrypoints.http.web_server")
         try:
-            self._web = web_server.WebServer(self._args)
+            web: WebServer = web_server.WebServer(self._args)
         except BaseException:
             loading.cancel()
             raise
@@ -96,18 +93,17 @@ class Lifecycle:
             logger.info("Stopped before the model was loaded.")
             sys.exit(128 + self._signals[0])
         loading.result()
-        return True
+        return web
 
-    async def _serve(self) -> None:
-        web, loop = self._web, asyncio.get_running_loop()
-        assert web is not None
-        self._engine.on_death(lambda *_: loop.call_soon_threadsafe(self._dead.set))
-        web.attach(self._engine)
+    async def _serve(self, engine: AsyncLLMEngine, web: "WebServer") -> None:
+        engine.on_death(lambda _: self._dead.set())
+        web.attach(engine)
+        self._web = web
         serving = asyncio.ensure_future(web.serve(self._listener))
         while not web.started and not serving.done():
             await asyncio.sleep(0)
         if not serving.done():
-            names = ", ".join(self._engine.config.model.served_model_names)
+            names = ", ".join(engine.config.model.served_model_names)
             seconds = time.monotonic() - self._began
             logger.info("Ready on %s in %.1f s: %s", address(self._args.server, self._listener), seconds, names)
         await _first(serving, self._signalled.wait(), self._dead.wait())
@@ -120,6 +116,8 @@ class Lifecycle:
             await serving
         except OSError as exc:  # another process took the port while the model was loading
             raise _bind_error(exc, self._args.server) from exc
+        if self._dead.is_set():
+            raise engine.dead_error or EngineDeadError("The engine died.")
 
     async def _drain(self, web: "WebServer") -> None:
         timeout = self._args.server.shutdown_timeout

@@ -1,4 +1,4 @@
-"""`run_server` on a `FakeEngine`, as a program: python serve_fake.py '{"delay": 0.1}' [server flags]. SIGUSR1 kills the engine."""
+"""`run_server` on a `FakeEngine`: python serve_fake.py '{"delay": 0.1}' [server flags]. SIGUSR1 kills the engine."""
 
 import argparse
 import asyncio

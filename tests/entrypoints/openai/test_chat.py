@@ -89,8 +89,8 @@ def test_stream_folds_to_the_whole_reply(client, n, logprobs):
         own = [c for e in events for c in e["choices"] if c["index"] == choice["index"]]
         assert [c["delta"].get("role") for c in own] == ["assistant"] + [None] * (len(own) - 1)
         assert "".join(c["delta"].get("content", "") for c in own) == choice["message"]["content"]
-        assert sum([c.get("token_ids", []) for c in own], []) == choice["token_ids"]
-        entries = sum([c["logprobs"]["content"] for c in own if c["logprobs"]], [])
+        assert [token for c in own for token in c.get("token_ids", [])] == choice["token_ids"]
+        entries = [entry for c in own if c["logprobs"] for entry in c["logprobs"]["content"]]
         assert entries == (choice["logprobs"]["content"] if logprobs else [])
         assert [c["finish_reason"] for c in own] == [None] * (len(own) - 1) + ["stop"]
 

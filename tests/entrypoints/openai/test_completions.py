@@ -112,9 +112,9 @@ def test_streamed_echo_with_logprobs_is_the_whole_one(client):
     own = [c for e in client.events(COMP, fields)[:-1] for c in e["choices"]]
     assert "".join(c["text"] for c in own) == whole["text"] == "ab cdxyz"
     for name in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
-        assert sum([c["logprobs"][name] for c in own], []) == whole["logprobs"][name]
+        assert [value for c in own for value in c["logprobs"][name]] == whole["logprobs"][name]
     assert own[0]["prompt_token_ids"] == whole["prompt_token_ids"]
-    assert sum([c["token_ids"] for c in own], []) == whole["token_ids"]
+    assert [token for c in own for token in c["token_ids"]] == whole["token_ids"]
 
 
 def test_echo_of_ids_and_of_a_truncated_prompt(client, engine):

@@ -54,7 +54,11 @@ def refused(reply, status: int = 400) -> dict:
             "logit_bias contains key(s) that cannot be converted to integer token IDs: ['a']",
         ),
         ({"logit_bias": {"5": "x"}}, "logit_bias.5", "logit_bias.5: Input should be a number, not a string."),
-        ({"logit_bias": {str(i): 1 for i in range(1025)}}, "logit_bias", "logit_bias must have at most 1024 entries, got 1025."),
+        (
+            {"logit_bias": {str(i): 1 for i in range(1025)}},
+            "logit_bias",
+            "logit_bias must have at most 1024 entries, got 1025.",
+        ),
         ({"prompt_logprobs": -1}, "prompt_logprobs", None),
         ({"prompt_logprobs": 21}, "prompt_logprobs", None),
         ({"prompt_logprobs": 1, "stream": True}, "prompt_logprobs", "`prompt_logprobs` are not available when `stream=True`."),
