@@ -47,6 +47,7 @@ IMPORTS_IN_FUNCTIONS = {
     "text/tokenizer.py": {"transformers"},  # only without tokenizer.json
     "engine/client.py": {"minivllm"},  # core.startup, the one door to torch
     "core/process.py": {"minivllm"},  # a process start
+    "entrypoints/http/lifecycle.py": {"minivllm"},  # a process start, likewise
     "entrypoints/cli/serve.py": {"minivllm", "uvloop"},  # a process start: the engine starts before the web server loads
 }
 

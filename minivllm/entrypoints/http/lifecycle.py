@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import importlib
 import os
 import signal
 import socket
@@ -81,9 +80,10 @@ class Lifecycle:
         """Returns when the engine is ready; exits if a signal comes first."""
         loading = asyncio.ensure_future(engine.start())
         await asyncio.sleep(0)  # it may begin before the imports below hold this thread
-        web_server = importlib.import_module("minivllm.entrypoints.http.web_server")
+        from minivllm.entrypoints.http.web_server import WebServer
+
         try:
-            web: WebServer = web_server.WebServer(self._args)
+            web = WebServer(self._args)
         except BaseException:
             loading.cancel()
             raise

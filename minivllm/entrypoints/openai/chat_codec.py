@@ -1,7 +1,7 @@
 """`/v1/chat/completions` on the wire ↔ `ChatRequest` and `ChatEvent`s."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from minivllm.entrypoints.chat.collect import ChatAnswer
 from minivllm.entrypoints.chat.request import ChatRequest
@@ -83,14 +83,14 @@ class ChatEncoder:
         self._with_token_ids = with_token_ids
 
     def whole(self, answers: Sequence[ChatAnswer]) -> ChatCompletion:
-        reply: Any = self._head.fields("chat.completion")
+        reply = self._head.fields("chat.completion")
         reply["choices"] = [self._choice(answer) for answer in answers]
         reply["usage"] = self.usage()
         reply["service_tier"] = None
         reply["prompt_logprobs"] = self._session.prompt_logprobs
         if self._with_token_ids:
             reply["prompt_token_ids"] = self._session.prompt_token_ids
-        return reply
+        return cast(ChatCompletion, reply)
 
     def usage(self) -> Usage:
         session = self._session

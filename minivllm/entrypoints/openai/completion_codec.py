@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from minivllm.entrypoints.openai import sampling_codec as sampling
 from minivllm.entrypoints.openai.completion_schema import Completion, CompletionLogprobs, CompletionRequest
@@ -73,7 +73,7 @@ class CompletionEncoder:
 
     def whole(self, outputs: list[RequestOutput]) -> Completion:
         """`outputs`: the final one of each prompt."""
-        reply: Any = self._head.fields("text_completion")
+        reply = self._head.fields("text_completion")
         reply["choices"] = [
             self.choice(number, choice, whole=True)
             for number, output in enumerate(outputs)
@@ -81,7 +81,7 @@ class CompletionEncoder:
         ]
         reply["usage"] = self.usage()
         reply["service_tier"] = None
-        return reply
+        return cast(Completion, reply)
 
     def choice(self, number: int, output: CompletionOutput, whole: bool = False) -> dict[str, Any]:
         """New text of one choice of prompt `number`; the first time with the prompt, if it is to be echoed."""
@@ -115,10 +115,11 @@ class CompletionEncoder:
     def _token_logprobs(
         self, output: CompletionOutput, prompt: PromptRecord, offset: int, with_prompt: bool
     ) -> tuple[CompletionLogprobs, int]:
-        token_ids, entries = output.token_ids, list(output.logprobs or [])
+        token_ids = output.token_ids
+        entries: list[dict[int, Logprob] | None] = [*(output.logprobs or ())]
         if with_prompt:
-            known = prompt.logprobs or [None] * len(prompt.token_ids)
-            token_ids, entries = prompt.token_ids + token_ids, [*known, *entries]
+            token_ids = prompt.token_ids + token_ids
+            entries = (prompt.logprobs or [None] * len(prompt.token_ids)) + entries
         return self._logprobs.completion(token_ids, entries, offset)
 
 
