@@ -19,6 +19,7 @@ logger = get_logger(__name__)
 
 LAST_WORDS_SECONDS = 0.2  # a dying core's last message may come a little after its process has ended
 POLL_SECONDS = 0.25  # between looks at the process where the system has no pidfd
+RETRY_SECONDS = 0.002  # until the core's inbox is connected
 PROGRESS_SECONDS = 2.0  # between signs of life while the core starts
 
 
@@ -33,6 +34,7 @@ class ProcessClient:
         self._ready: asyncio.Future[EngineReady] | None = None
         self._calls: dict[int, asyncio.Future[object]] = {}
         self._num_calls = 0
+        self._unsent: deque[bytes] = deque()
         self._pidfd: int | None = None
         self._poll: asyncio.TimerHandle | None = None
         self._error: MinivllmError | None = None
@@ -87,10 +89,17 @@ class ProcessClient:
     def _send(self, message: AddRequests | AbortRequests | CallMethod) -> None:
         if self._error is not None:
             raise self._error
+        self._unsent.append(encode(message))
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what waits. Without a peer nothing can be sent: a fresh core connects its inbox after it says it is ready."""
         try:
-            self._process.inbox.send(encode(message), zmq.NOBLOCK)
-        except zmq.Again:  # no high-water mark is set, so: the core has gone
-            raise EngineDeadError("The engine core has gone away.") from None
+            while self._unsent and self._error is None:
+                self._process.inbox.send(self._unsent[0], zmq.NOBLOCK)
+                self._unsent.popleft()
+        except zmq.Again:
+            asyncio.get_running_loop().call_later(RETRY_SECONDS, self._flush)
 
     def _receive(self) -> None:
         """Take all that has come: the socket's descriptor tells of new messages only when none were left."""

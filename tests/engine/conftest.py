@@ -19,7 +19,7 @@ def core(tokenizer):
 
 @pytest.fixture
 def run_engine(tokenizer, core):
-    """`run_engine(test, **options)` runs `await test(engine, client)` with an engine over the scripted core, and checks that nothing is left."""
+    """`run_engine(test, **options)`: `await test(engine, client)` over the scripted core; nothing may be left afterwards."""
 
     def run(test, **options):
         async def main():

@@ -32,14 +32,14 @@ def test_no_queue_and_no_limit():
 
 
 def test_retry_after_follows_the_rate(monkeypatch):
-    now = 100.0
-    monkeypatch.setattr(admission, "monotonic", lambda: now)
+    clock = {"now": 100.0}
+    monkeypatch.setattr(admission, "monotonic", lambda: clock["now"])
     gate = Admission(4, 2)
     assert gate.retry_after(10) == admission.UNKNOWN_SECONDS
-    for now in range(100, 110):
+    for _ in range(10):
         gate.record_finished(1)
-    now = 110.0
+        clock["now"] += 1
     assert gate.retry_after(8) == pytest.approx(8.0)
     assert gate.retry_after(1000) == 60.0
-    now = 100.5
+    clock["now"] = 100.5
     assert gate.retry_after(1) == 1.0

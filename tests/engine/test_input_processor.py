@@ -76,10 +76,10 @@ def test_max_tokens(process):
 @pytest.mark.parametrize(
     ("length", "max_tokens", "text", "param"),
     [
-        (90, 1, "maximum context length is 64 tokens. However, your prompt contains 90 input tokens, which exceeds this limit even "
-                "without any output tokens. Please reduce the length of the input prompt.", "input_tokens"),
-        (10, 60, "maximum context length is 64 tokens. However, you requested 60 output tokens and your prompt contains 10 input "
-                 "tokens, for a total of 70 tokens.", "input_tokens"),
+        (90, 1, "maximum context length is 64 tokens. However, your prompt contains 90 input tokens, which exceeds this "
+                "limit even without any output tokens. Please reduce the length of the input prompt.", "input_tokens"),
+        (10, 60, "maximum context length is 64 tokens. However, you requested 60 output tokens and your prompt contains 10 "
+                 "input tokens, for a total of 70 tokens.", "input_tokens"),
         (64, None, "you requested 1 output tokens and your prompt contains 64 input tokens", "input_tokens"),
         (10, 65, "max_tokens=65 cannot be greater than max_model_len=64. Please request fewer output tokens.", "max_tokens"),
     ],

@@ -56,7 +56,7 @@ PARTS = (
 )
 TEMPLATES = {"chatml": CHATML, "llama2": LLAMA2, "tools": TOOLS, "parts": PARTS}
 
-USER, ASSISTANT = {"role": "user", "content": "Hi  "}, {"role": "assistant", "content": "Hello <b>&amp; \"you\" 🐢"}
+USER, ASSISTANT = {"role": "user", "content": "Hi  "}, {"role": "assistant", "content": 'Hello <b>&amp; "you" 🐢'}
 SYSTEM = {"role": "system", "content": "Be terse."}
 CALL = {
     "role": "assistant",
@@ -68,7 +68,7 @@ CONVERSATIONS = [
     [SYSTEM, USER],
     [USER, ASSISTANT, {"role": "user", "content": ""}],
     [SYSTEM, USER, ASSISTANT, USER, ASSISTANT],
-    [USER, CALL, {"role": "tool", "content": "{\"t\": 3}", "tool_call_id": "1"}],
+    [USER, CALL, {"role": "tool", "content": '{"t": 3}', "tool_call_id": "1"}],
     [USER, {**ASSISTANT, "reasoning": "because"}],
     [USER, {"role": "skip", "content": "x"}, USER],
     [ASSISTANT, USER],
@@ -137,7 +137,7 @@ def test_parts_are_joined_for_a_text_template():
     "source",
     [
         "{% for m in messages %}{% for p in m['content'] %}{{ p.text }}{% endfor %}{% endfor %}",
-        "{% for m in messages %}{% set c = m.content %}{% for p in c | selectattr('type') %}{{ p.text }}{% endfor %}{% endfor %}",
+        "{% for m in messages %}{% set c = m.content %}{% for p in c|list %}{{ p.text }}{% endfor %}{% endfor %}",
         PARTS,
     ],
 )
@@ -183,4 +183,6 @@ def test_errors_are_the_clients():
     with pytest.raises(ClientError, match="cannot both be true"):
         ChatTemplate(CHATML, TOKENS).render([USER], continue_final_message=True)
     with pytest.raises(ClientError, match="changes the final message"):
-        ChatTemplate("{{ messages[0].role }}content", TOKENS).render([USER], continue_final_message=True, add_generation_prompt=False)
+        ChatTemplate("{{ messages[0].role }}content", TOKENS).render(
+            [USER], continue_final_message=True, add_generation_prompt=False
+        )

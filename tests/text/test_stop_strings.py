@@ -1,5 +1,7 @@
 """Stop strings across any cut of the text."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -65,7 +67,7 @@ def test_any_cut_gives_the_same(text, stops, cuts, include):
     """Against the definition: the match that ends first, of these the one that begins first."""
     ends = [(text.find(s) + len(s), text.find(s), s) for s in stops if s in text]
     borders = [0, *sorted(c for c in cuts if c < len(text)), len(text)]
-    parts = [text[a:b] for a, b in zip(borders, borders[1:], strict=False)]
+    parts = [text[a:b] for a, b in pairwise(borders)]
     end, start, stop = min(ends, default=(0, 0, None))
     expected = (text, None) if stop is None else (text[: end if include else start], stop)
     assert run(parts, stops, include) == expected
