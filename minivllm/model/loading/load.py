@@ -34,6 +34,7 @@ class _Target:
     attribute: str
     parameter: Parameter
     sources: tuple[str, ...]
+    borrowed: Tensor | None = None  # what was set, if it still lies in the file
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, rows in zip(self.sources, self.parameter.shard.rows, strict=True):
@@ -119,15 +120,20 @@ def _fill(model: CausalLM, targets: list[_Target], source: TensorSource, device:
 
 def _assemble(target: _Target, source: TensorSource, device: str) -> Tensor:
     """In the final type; a single source that has it already is passed on as the view that it is."""
-    tensors = [source.read(name).to(device, target.parameter.dtype) for name in target.sources]
-    return tensors[0] if len(tensors) == 1 else torch.cat(tensors)
+    read = [source.read(name) for name in target.sources]
+    tensors = [tensor.to(device, target.parameter.dtype) for tensor in read]
+    if len(tensors) > 1:
+        return torch.cat(tensors)
+    target.borrowed = tensors[0] if tensors[0] is read[0] else None
+    return tensors[0]
 
 
 def _own(target: _Target, source: TensorSource) -> None:
     """What still lies in the file is copied, so that the file's memory can go."""
     value = getattr(target.layer, target.attribute)
-    if isinstance(value, Tensor) and len(target.sources) == 1:
+    if value is target.borrowed:
         setattr(target.layer, target.attribute, value.clone())
+    target.borrowed = None
     for name in target.sources:
         source.release(name)
 

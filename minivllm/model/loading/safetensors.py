@@ -63,7 +63,7 @@ class SafetensorsFolder(TensorSource):
             self._files.append(file)
             for tensor, entry in file.entries().items():
                 if assigned is None and tensor in self._entries:
-                    raise ConfigError(f"{folder}: {tensor} is in {name} and in another file, and no {INDEX} chooses.", param="model")
+                    raise ConfigError(f"{folder}: {tensor} is in two files, {name} is one; no {INDEX} chooses.", param="model")
                 if assigned is None or assigned.get(tensor) == name:
                     self._entries[tensor] = entry
         absent = sorted(set(assigned or ()) - set(self._entries))
@@ -77,7 +77,9 @@ class SafetensorsFolder(TensorSource):
         entry = self._entries[name]
         dtype = DTYPES.get(entry.dtype)
         if dtype is None:
-            raise ConfigError(f"{entry.file.path}: {name} has the number type {entry.dtype}, which is not supported.", param="model")
+            raise ConfigError(
+                f"{entry.file.path}: {name} has number type {entry.dtype}, which is not supported.", param="model"
+            )
         return entry.file.view(entry.begin, dtype, entry.shape)
 
     def release(self, name: str) -> None:

@@ -1,0 +1,6 @@
+"""Facts and settings of each kind of device; the rest of the worker does not ask which one it has."""
+
+from minivllm.worker.devices.base import Device
+from minivllm.worker.devices.cpu import CpuDevice
+
+DEVICES: dict[str, type[Device]] = {"cpu": CpuDevice}

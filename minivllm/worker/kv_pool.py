@@ -1,0 +1,44 @@
+"""`KVPool`: the memory of the paged KV cache, one tensor per layer.
+
+layer: [2, num_blocks, num_kv_heads, block_size, head_dim]      0 = keys, 1 = values
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from minivllm.errors import ConfigError
+from minivllm.messages.kv_spec import KVSpec
+from minivllm.model.attention.backend import AttentionBackend
+
+
+class KVPool:
+    """Never cleared: a block holds whatever was there until its tokens are written, and nothing else of it is read.
+
+    On a CPU the system gives a page its memory at the first write, so an unused cache costs next to nothing.
+    """
+
+    def __init__(self, backend: AttentionBackend, num_layers: int, block_size: int, dtype: torch.dtype, device: str):
+        self._backend = backend
+        self._num_layers = num_layers
+        self._block_size = block_size
+        self._dtype = dtype
+        self._device = device
+        self.layers: list[Tensor] = []
+
+    def spec(self, sliding_window: int | None) -> KVSpec:
+        per_layer = math.prod(self._backend.kv_shape(1, self._block_size)) * self._dtype.itemsize
+        return KVSpec(self._block_size, per_layer * self._num_layers, sliding_window)
+
+    def allocate(self, num_blocks: int) -> None:
+        shape = self._backend.kv_shape(num_blocks, self._block_size)
+        try:
+            memory = torch.empty((self._num_layers, *shape), dtype=self._dtype, device=self._device)
+        except RuntimeError as e:
+            size = self._num_layers * math.prod(shape) * self._dtype.itemsize / 1024**3
+            raise ConfigError(
+                f"cannot allocate a KV cache of {num_blocks} blocks ({size:.2f} GiB): set a smaller --kv-cache-memory-bytes.",
+                param="kv_cache_memory_bytes",
+            ) from e
+        self.layers = list(memory.unbind(0))

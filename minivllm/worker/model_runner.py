@@ -1,0 +1,65 @@
+"""`ModelRunner`: one step from plan to result. It only calls; every collaborator owns its own tensors."""
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from minivllm.messages.step import SlotResult, StepPlan, StepResult, TokenLogprobs
+from minivllm.model.attention.backend import AttentionBackend
+from minivllm.model.context import ForwardContext
+from minivllm.model.interface import CausalLM
+from minivllm.worker.forward_inputs import ForwardInputs
+from minivllm.worker.input_builder import InputBuilder
+from minivllm.worker.prompt_logprobs import PromptLogprobs, is_finite
+from minivllm.worker.request_slots import RequestSlots
+from minivllm.worker.sampling.sampler import NAN_LOGITS, Sampled, Sampler
+
+
+class ModelRunner:
+    def __init__(self, model: CausalLM, backend: AttentionBackend, slots: RequestSlots, builder: InputBuilder, sampler: Sampler,
+                 prompt_logprobs: PromptLogprobs):  # fmt: skip
+        self._model = model
+        self._backend = backend
+        self._slots = slots
+        self._builder = builder
+        self._sampler = sampler
+        self._prompt_logprobs = prompt_logprobs
+
+    def execute(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> StepResult:
+        self._slots.apply(plan)
+        for slot in plan.freed_slots:
+            self._sampler.remove(slot)
+        for new in plan.new:
+            self._sampler.add(new)
+        if not plan.scheduled:
+            return StepResult(plan.step_id, [])
+        inputs = self._builder.build(plan)
+        ctx = ForwardContext(self._backend, self._backend.prepare(inputs.attention), kv_caches)
+        hidden = self._model.forward(inputs.input_ids, inputs.positions, ctx)  # [num_tokens, hidden_size]
+        prompt_logprobs = self._prompt_logprobs.compute(plan, inputs, hidden)
+        sampled = self._sample(inputs, hidden)
+        results = [_result(s.slot, sampled.get(s.slot), prompt_logprobs.get(s.slot)) for s in plan.scheduled]
+        return StepResult(plan.step_id, results)
+
+    def _sample(self, inputs: ForwardInputs, hidden: Tensor) -> dict[int, Sampled]:
+        slots = inputs.sample_slots.tolist()
+        if not slots:
+            return {}
+        logits = self._model.compute_logits(hidden if len(slots) == len(hidden) else hidden[inputs.sample_rows])
+        sampled = self._sampler.sample(logits, slots)
+        for slot, result in zip(slots, sampled, strict=True):
+            if result.error is None:
+                self._slots.append(slot, result.token)
+        return dict(zip(slots, sampled, strict=True))
+
+
+def _result(slot: int, sampled: Sampled | None, prompt_logprobs: list[TokenLogprobs] | None) -> SlotResult:
+    error = sampled.error if sampled is not None else None
+    if error is None and prompt_logprobs and not is_finite(prompt_logprobs):
+        error = NAN_LOGITS
+    if error is not None:
+        return SlotResult(slot, [], error=error)
+    if sampled is None:
+        return SlotResult(slot, [], prompt_logprobs=prompt_logprobs)
+    logprobs = None if sampled.logprobs is None else [sampled.logprobs]
+    return SlotResult(slot, [sampled.token], logprobs, prompt_logprobs)

@@ -1,0 +1,40 @@
+"""`RequestSlots`: the worker's persistent rows, one per running request. Changed by plans and by sampled tokens only."""
+
+import numpy as np
+
+from minivllm.messages.step import NewSlot, StepPlan
+from minivllm.worker.block_tables import BlockTables
+
+
+class RequestSlots:
+    """Row s of `tokens` holds prompt, then output of slot s; it keeps its memory for the next request."""
+
+    def __init__(self, num_slots: int, max_model_len: int, block_size: int):
+        # One more than the longest text: with steps in flight a request is planned once after its last token.
+        self.tokens = np.zeros((num_slots, max_model_len + 1), dtype=np.int32)
+        self.num_tokens = np.zeros(num_slots, dtype=np.int64)
+        self.block_tables = BlockTables(num_slots, -(-(max_model_len + 1) // block_size))
+        self.requests: dict[int, NewSlot] = {}
+
+    def apply(self, plan: StepPlan) -> None:
+        """Free, fill and extend rows as the plan says, in this order."""
+        for slot in plan.freed_slots:
+            self.requests.pop(slot, None)
+        for new in plan.new:
+            self.requests[new.slot] = new
+            self.tokens[new.slot, : len(new.token_ids)] = new.token_ids
+            self.num_tokens[new.slot] = len(new.token_ids)
+            self.block_tables.set(new.slot, new.block_ids)
+        for scheduled in plan.scheduled:
+            if scheduled.new_block_ids:
+                self.block_tables.append(scheduled.slot, scheduled.new_block_ids)
+
+    def append(self, slot: int, token: int) -> None:
+        at = self.num_tokens[slot]
+        if at < self.tokens.shape[1]:
+            self.tokens[slot, at] = token
+            self.num_tokens[slot] = at + 1
+
+    def output(self, slot: int) -> np.ndarray:
+        """Output tokens of the slot so far, a view."""
+        return self.tokens[slot, self.requests[slot].num_prompt_tokens : self.num_tokens[slot]]

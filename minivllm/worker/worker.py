@@ -1,0 +1,88 @@
+"""`Worker`: one device with its share of the model and of the KV cache. Called by an executor, always from one thread."""
+
+import torch
+
+from minivllm.config.engine_config import EngineConfig
+from minivllm.kernels import ops_for
+from minivllm.messages.kv_spec import KVSpec
+from minivllm.messages.step import StepPlan, StepResult
+from minivllm.model.attention.select import select_backend
+from minivllm.model.loading.load import load_model
+from minivllm.worker.devices import DEVICES
+from minivllm.worker.input_builder import InputBuilder
+from minivllm.worker.kv_pool import KVPool
+from minivllm.worker.memory import available_kv_bytes
+from minivllm.worker.model_runner import ModelRunner
+from minivllm.worker.prompt_logprobs import PromptLogprobs
+from minivllm.worker.request_slots import RequestSlots
+from minivllm.worker.sampling.sampler import Sampler
+from minivllm.worker.warmup import warmup_plans
+
+
+class Worker:
+    """Order of calls: init_device, load_model, kv_spec and available_kv_bytes, allocate_kv, warm_up, then execute.
+
+    The weights and the cache stay where they are until the last reference to the worker goes.
+    """
+
+    def __init__(self, config: EngineConfig):
+        self._config = config
+        self._device = DEVICES[config.device.device](config.device)
+        self._pool: KVPool | None = None
+        self._runner: ModelRunner | None = None
+
+    def init_device(self) -> None:
+        self._device.set_up()
+
+    def load_model(self, progress: bool = False) -> None:
+        """ConfigError, in one line, if the model folder does not hold the model that its config.json describes."""
+        config, device = self._config, self._device.torch_name
+        dtype, kv_dtype = getattr(torch, config.model.dtype), getattr(torch, config.cache.kv_cache_dtype)
+        ops = ops_for(device)
+        backend = select_backend(config.spec, dtype, kv_dtype, device)(config.spec, ops)
+        model = load_model(config, ops, dtype, device, progress)
+        num_slots, block_size = config.scheduler.max_num_seqs, config.cache.block_size
+        slots = RequestSlots(num_slots, config.model.max_model_len, block_size)
+        self._pool = KVPool(backend, config.spec.num_layers, block_size, kv_dtype, device)
+        self._runner = ModelRunner(
+            model,
+            backend,
+            slots,
+            InputBuilder(slots, block_size, device),
+            Sampler(slots, num_slots, config.model.seed),
+            PromptLogprobs(slots, model, config.spec.vocab_size),
+        )
+
+    def kv_spec(self) -> KVSpec:
+        return self._loaded_pool().spec(self._config.spec.sliding_window)
+
+    def available_kv_bytes(self) -> int:
+        return available_kv_bytes(self._config.cache, self._device)
+
+    def allocate_kv(self, num_blocks: int) -> None:
+        self._loaded_pool().allocate(num_blocks)
+
+    def warm_up(self) -> None:
+        config, layers = self._config, self._loaded_pool().layers
+        for plan in warmup_plans(
+            config.scheduler.max_num_seqs, layers[0].shape[1], config.cache.block_size, config.model.max_model_len
+        ):
+            self.execute(plan)
+
+    @torch.inference_mode()
+    def execute(self, plan: StepPlan) -> StepResult:
+        """One step. A request that fails alone has an error in its result; an exception means that the worker is broken."""
+        assert self._runner is not None and self._pool is not None and self._pool.layers, "the worker is not ready"
+        return self._runner.execute(plan, self._pool.layers)
+
+    def check_health(self) -> None:
+        """A CPU worker is healthy as long as its process is."""
+
+    def shutdown(self) -> None:
+        """Let go of weights and cache."""
+        self._runner = None
+        self._pool = None
+
+    def _loaded_pool(self) -> KVPool:
+        assert self._pool is not None, "load_model comes first"
+        return self._pool
