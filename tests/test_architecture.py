@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from minivllm.config import AsyncEngineArgs
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "minivllm"
 EXAMPLES = REPOSITORY / "examples"
@@ -161,6 +163,13 @@ def test_the_environment_is_read_in_one_place() -> None:
         and any(isinstance(n, ast.Attribute) and n.attr in ("environ", "getenv") for n in ast.walk(tree))
     ]
     assert not wrong
+
+
+def test_every_option_is_read_somewhere() -> None:
+    """An option is there when what it sets works. Some are used up by config.resolve; one only repeats what is so anyway."""
+    read = {node.attr for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    used_up = {"revision", "hf_overrides", "generation_config"}
+    assert set(AsyncEngineArgs.options()) - read - used_up == {"enforce_eager"}
 
 
 def test_files_are_short() -> None:

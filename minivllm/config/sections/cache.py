@@ -12,12 +12,12 @@ class CacheConfig:
     block_size: int = option(16, "Tokens in a block of the KV cache: a power of two, 1 to 256.", low=1, high=256)
     enable_prefix_caching: bool = option(True, "Keep the KV cache of finished prompts for prompts that begin alike.")
     kv_cache_memory_bytes: int | None = option(
-        None, "Size of the KV cache (4GiB, 500M). Default: from the free memory.", low=1, metavar="BYTES"
+        None, "Size of the KV cache (4GiB, 500MB). Default: see --gpu-memory-utilization.", low=1, metavar="BYTES"
     )
     gpu_memory_utilization: float | None = option(
         None,
-        "Share of the device's memory to use in all, weights included. Default: 0.92 on a GPU; on a CPU, where others "
-        "need memory too, the KV cache is given a moderate share of what is free.",
+        "Share of the machine's memory to use in all; what is in use already counts, weights included. "
+        "Default: the KV cache gets half of what is free, 4 GiB at most.",
         above=0,
         high=1,
     )

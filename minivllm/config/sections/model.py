@@ -33,7 +33,9 @@ class ModelConfig:
     seed: int | None = option(None, "Seed of the server's own random numbers. Default: another one at each start.")
     trust_remote_code: bool = option(False, "Run tokenizer code that comes with the model.")
     hf_overrides: dict[str, Any] = option({}, "JSON object merged over the model's config.json.", metavar="JSON")
-    enforce_eager: bool = option(False, "Run each operation by itself; do not record and replay whole steps.")
+    enforce_eager: bool = option(
+        False, "Run each operation by itself. So far that is always so; the flag is there for command lines that have it."
+    )
     max_logprobs: int = option(20, "Most logprobs that a request may ask for per token; -1: no limit.", low=-1)
     generation_config: str = option(
         "auto",
