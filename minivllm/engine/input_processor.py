@@ -71,6 +71,9 @@ class InputProcessor:
         self._check_params(params)
         ids = self._check_ids(self._truncate(prompt.token_ids, params))
         max_tokens = self._max_tokens(len(ids), params)
+        bad_words = self._bad_words(params.bad_words)
+        if params.allowed_token_ids is not None and all([token] in bad_words for token in params.allowed_token_ids):
+            raise ClientError("bad_words forbids every token of allowed_token_ids.", param="bad_words")
         return EngineRequest(
             request_id=request_id,
             prompt_token_ids=ids,
@@ -78,7 +81,7 @@ class InputProcessor:
                 params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens)
             ),
             eos_token_ids=self._eos_token_ids,
-            bad_words_token_ids=self._bad_words(params.bad_words),
+            bad_words_token_ids=bad_words,
             arrival_time=monotonic() if arrival_time is None else arrival_time,
             priority=priority,
             cache_salt=prompt.cache_salt,

@@ -124,6 +124,13 @@ def test_bad_words_with_and_without_blank(process, tokenizer):
     assert process("x").bad_words_token_ids == []
 
 
+def test_bad_words_must_leave_something(process, tokenizer):
+    forms = [ids[0] for ids in (tokenizer.encode("a"), tokenizer.encode(" a")) if len(ids) == 1]
+    with pytest.raises(ClientError, match="forbids every token of allowed_token_ids"):
+        process("x", bad_words=["a"], allowed_token_ids=forms)
+    assert process("x", bad_words=["a"], allowed_token_ids=[*forms, 70]).sampling_params.allowed_token_ids == [*forms, 70]
+
+
 def test_params_of_the_user_are_not_changed(tokenizer):
     inputs = InputProcessor(make_engine_config(tokenizer), tokenizer, 64)
     params = SamplingParams(max_tokens=None)
