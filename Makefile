@@ -3,7 +3,9 @@
 PYTHON ?= python3
 PORT   ?= 8000
 # The demo model's folder, shared by `make serve` and the tests.
-MODEL  ?= $(HOME)/.cache/minivllm-models/smollm2
+DEMO   := $(HOME)/.cache/minivllm-models/smollm2
+MODEL  ?= $(DEMO)
+NAME   ?= $(if $(filter $(DEMO),$(MODEL)),smollm2,$(MODEL))
 FLAGS  ?=
 # PyPI's torch for Linux on x86 carries several GB of CUDA. TORCH_INDEX offers the same version for the CPU alone; it is
 # used where it can be reached, and pip then prefers it. `make serve TORCH="torch==2.13.0" TORCH_INDEX=` takes PyPI's.
@@ -20,23 +22,21 @@ NATIVE := $(shell find csrc -type f 2>/dev/null)
 .DEFAULT_GOAL := help
 
 help:
-	@echo "make serve   install, fetch the demo model, and serve it on port $(PORT)   (PORT=, MODEL=, FLAGS=)"
+	@echo "make serve   install, fetch the demo model, and serve it on port $(PORT)   (PORT=, MODEL=, NAME=, FLAGS=)"
 	@echo "make test    install what the tests need and run all of them, with ruff and mypy"
 	@echo "make docs    write docs/options.md from the options;   make install   install only"
 	@echo "make lint    ruff and mypy alone;   make format   let ruff format;   make clean   remove $(VENV) and build"
 
-serve: $(STAMP)/installed
-	@$(BIN)/python examples/get_demo_model.py "$(MODEL)"
+serve: $(STAMP)/installed $(if $(filter $(DEMO),$(MODEL)),$(DEMO)/config.json)
 	@echo
 	@echo "Serving on http://localhost:$(PORT) (Ctrl-C stops it). When it is ready, ask it from another terminal:"
 	@echo
 	@echo "  curl http://localhost:$(PORT)/v1/chat/completions -H 'Content-Type: application/json' \\"
-	@echo "    -d '{\"model\": \"smollm2\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'"
+	@echo "    -d '{\"model\": \"$(NAME)\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'"
 	@echo
-	@exec $(BIN)/minivllm serve "$(MODEL)" --served-model-name smollm2 --port $(PORT) $(FLAGS)
+	@exec $(BIN)/minivllm serve "$(MODEL)" --served-model-name "$(NAME)" --port $(PORT) $(FLAGS)
 
-test: $(STAMP)/tools
-	@$(BIN)/python examples/get_demo_model.py
+test: $(STAMP)/tools $(DEMO)/config.json
 	@echo "== Running all tests, ruff and mypy among them"
 	@$(BIN)/python -m pytest $(TESTS)
 
@@ -53,6 +53,9 @@ install: $(STAMP)/installed
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(DEMO)/config.json: | $(STAMP)/installed
+	@$(BIN)/python examples/get_demo_model.py "$(DEMO)"
 
 $(STAMP)/venv:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null || { \
@@ -79,6 +82,7 @@ $(STAMP)/installed: $(STAMP)/torch pyproject.toml $(NATIVE)
 	  echo "== No Python headers found: installing without the compiled kernels, which is much slower. On Debian: apt-get install python3-dev"
 	@echo "== Installing minivllm (compiling its CPU kernels takes about a minute)"
 	@$(PIP) install --editable .
+	@echo "== Installed. $$($(BIN)/minivllm collect-env | grep 'CPU kernels')"
 	@touch $@
 
 $(STAMP)/tools: $(STAMP)/installed
