@@ -109,8 +109,8 @@ def expected_output(request: EngineRequest, max_model_len: int) -> tuple[list[in
 class Row:
     def __init__(self, new):
         self.request_id = new.request_id
-        self.tokens = list(new.token_ids)
-        self.table = list(new.block_ids)
+        self.tokens = new.token_ids  # not copied: a worker in the same process may well append to what it was given
+        self.table = new.block_ids
         self.num_prompt = new.num_prompt_tokens
         self.num_computed = new.num_computed_tokens
         self.num_logprobs_done = new.num_prompt_logprobs_done

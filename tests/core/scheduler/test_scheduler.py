@@ -79,6 +79,25 @@ def test_prefix_hits_count_once_and_recompute_is_no_hit():
     assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (12 + 13 + 13, 24)
 
 
+def test_a_full_hit_still_computes_something_to_sample_from():
+    core = make_core()
+    core.add([endless("a", 12)])
+    collect(core)
+    core.add([endless("b", 12)])
+    answers = collect(core)
+    assert answers["b"].cached == 8
+    assert answers["b"].tokens == expected_output(endless("b", 12), 64)[0]
+
+
+@pytest.mark.parametrize(("num_tokens", "admitted"), [([400, 396], 1), ([400, 392], 2), ([800], 1)])
+def test_newcomers_leave_the_running_some_room_to_grow(num_tokens, admitted):
+    """1 % of 200 blocks stays free when somebody enters beside others; one alone may have everything."""
+    core = make_core(num_blocks=200, max_model_len=800, max_num_batched_tokens=1000)
+    core.add([endless(str(i), n, first=1 + 10 * i) for i, n in enumerate(num_tokens)])
+    core.step()
+    assert len(core.executor.plans[0].new) == admitted
+
+
 def test_requests_of_one_step_share_their_prompt():
     core = make_core()
     core.add([make_request(str(i), range(1, 18), ignore_eos=True, max_tokens=2, seed=i) for i in range(4)])

@@ -92,6 +92,7 @@ def test_every_request_gets_its_own_tokens(trace):
 
 def run(core, executor, trace):
     answers, last, step, num_plans = {}, SchedulerStats(), 0, 0
+    num_preemptions = 0
     arrivals = sorted(trace.arrivals, key=lambda a: a[0])
     while arrivals or core.has_work():
         core.add([arrivals.pop(0)[1] for _ in range(sum(1 for at, _ in arrivals if at <= step))])
@@ -107,6 +108,9 @@ def run(core, executor, trace):
         if len(executor.plans) > num_plans:
             num_plans += 1
             check_plan(core.scheduler, executor.plans[-1], trace.options)
+            preempted = core.scheduler.stats().num_preemptions > num_preemptions
+            assert not (preempted and executor.plans[-1].new), "admitted somebody while others had to leave"
+        num_preemptions = core.scheduler.stats().num_preemptions
     return answers, last
 
 
