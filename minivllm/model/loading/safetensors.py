@@ -50,7 +50,6 @@ class SafetensorsFolder(TensorSource):
 
     def __init__(self, folder: Path):
         assigned = _read_index(folder)
-        self._files: list[_File] = []
         self._entries: dict[str, _Entry] = {}
         names = sorted(set(assigned.values())) if assigned is not None else sorted(p.name for p in folder.glob("*.safetensors"))
         if not names:
@@ -60,7 +59,6 @@ class SafetensorsFolder(TensorSource):
             raise ConfigError(f"{folder} lacks {_some(missing)}, which its {INDEX} names.", param="model")
         for name in names:
             file = _File(folder / name)
-            self._files.append(file)
             for tensor, entry in file.entries().items():
                 if assigned is None and tensor in self._entries:
                     raise ConfigError(f"{folder}: {tensor} is in two files, {name} is one; no {INDEX} chooses.", param="model")
@@ -87,8 +85,8 @@ class SafetensorsFolder(TensorSource):
         entry.file.drop(entry.begin, entry.end)
 
     def close(self) -> None:
-        for file in self._files:
-            file.close()
+        # A map goes with the last tensor that refers to it; unmapping at once could pull the ground from under a view.
+        self._entries.clear()
 
 
 class _File:
@@ -146,12 +144,6 @@ class _File:
         first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
         if last > first and sys.platform == "linux":
             self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-    def close(self) -> None:
-        try:
-            self._map.close()
-        except BufferError:  # a view is still referred to, as by the traceback of an error: the collector unmaps it later
-            return
 
     def _broken(self, why: str) -> ConfigError:
         return ConfigError(f"{self.path} is not a complete safetensors file: {why}. Fetch it again.", param="model")
