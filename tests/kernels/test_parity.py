@@ -4,7 +4,7 @@ import importlib
 import inspect
 import itertools
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 
 import pytest
@@ -177,7 +177,6 @@ def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield paged_case([1, 1, 1], [1, 17, 600], dtype=dtype)
     yield paged_case([40], [40], dtype=dtype)
     yield paged_case([70, 1, 5, 0, 33], [150, 90, 5, 20, 33], dtype=dtype, strided=True)
-    yield paged_case([1], [1500], dtype=dtype)  # divided along the keys
     yield paged_case([2, 1], [1300, 40], dtype=dtype, heads=2, kv_heads=2)
     for heads, kv_heads in ((1, 1), (2, 1), (4, 1), (5, 1), (12, 2), (14, 2), (8, 1), (16, 1), (71, 1)):
         yield paged_case([1, 3], [33, 21], dtype=dtype, heads=heads, kv_heads=kv_heads)
@@ -187,7 +186,6 @@ def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
         yield paged_case([20, 1], [75, 66], dtype=dtype, heads=4, kv_heads=2, head_dim=head_dim)
     for window in (1, 7, 64, 100):
         yield paged_case([30, 1, 2, 1], [130, 200, 90, 5], dtype=dtype, window=window)
-    yield paged_case([1], [1500], dtype=dtype, window=1200)
     yield paged_case([30, 1, 2], [130, 200, 90], dtype=dtype, soft_cap=2.0)
     for cache in FLOATS:
         yield paged_case([30, 1], [130, 200], dtype=dtype, cache=cache)
@@ -199,11 +197,11 @@ def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
 def linear_cases(dtype: torch.dtype) -> Iterator[Case]:
     shapes = ((576, 960), (64, 32), (63, 33), (1, 1), (100, 65), (1536, 576))
     for (k, n), with_bias in itertools.product(shapes, (False, True)):
-        weight, bias = randn(n, k, dtype=dtype) * k**-0.5, randn(n, dtype=dtype)
+        weight, bias = randn(n, k, dtype=dtype) * k**-0.5, randn(n, dtype=dtype) if with_bias else None
         for m in (0, 1, 2, 7, 8, 9, 16, 17, 33, 70) + ((300,) if n == 960 else ()):
             wide = randn(m, k + 5, dtype=dtype)
             for x in (wide[:, :k].contiguous(), wide[:, :k]):
-                yield lambda gemm, x=x, w=weight, b=bias if with_bias else None: (gemm.linear(x, gemm.pack(w), b),)
+                yield lambda gemm, x=x, w=weight, b=bias: (gemm.linear(x, gemm.pack(w), b),)
     batch = randn(2, 3, 576, dtype=dtype)
     yield lambda gemm: (gemm.linear(batch, gemm.pack(torch.eye(576, dtype=dtype)), None),)
 
@@ -244,11 +242,19 @@ def isas() -> list[str]:
     return [] if extension_error() is not None else importlib.import_module("minivllm._cpu").available_isas()
 
 
+@pytest.fixture
+def threads() -> Iterator[Callable[[int], None]]:
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 @pytest.fixture(params=isas())
-def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+def isa(request: pytest.FixtureRequest, threads: Callable[[int], None]) -> Iterator[str]:
     extension = importlib.import_module("minivllm._cpu")
     best = extension.isa()
     extension.set_isa(request.param)
+    threads(1)
     yield request.param
     extension.set_isa(best)
 
@@ -268,11 +274,31 @@ def test_every_reference_module_is_an_op() -> None:
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 @pytest.mark.parametrize("op", CASES, ids=".".join)
 def test_equal_to_reference(op: tuple[str, str], dtype: torch.dtype, isa: str) -> None:
+    compare(op[0], CASES[op](dtype), dtype)
+
+
+@pytest.mark.parametrize("count", (2, 3, 5))
+def test_any_number_of_threads(count: int, threads: Callable[[int], None]) -> None:
+    threads(count)
+    bfloat16 = torch.bfloat16
+    weight, bias, x = randn(200, 96, dtype=bfloat16), randn(200, dtype=bfloat16), randn(300, 96, dtype=bfloat16)
+    compare("gemm", (lambda gemm, m=m: (gemm.linear(x[:m], gemm.pack(weight), bias),) for m in (1, 20, 300)), bfloat16)
+    attention = (
+        paged_case([1], [1500], dtype=torch.float32),  # divided along the keys
+        paged_case([1], [1500], dtype=torch.float32, window=1200),
+        paged_case([2, 1], [1300, 40], dtype=torch.float32, heads=2, kv_heads=2),
+        paged_case([700, 1], [700, 40], dtype=torch.float32),
+    )
+    compare("attention", attention, torch.float32)
+    wide = randn(200, 576, dtype=torch.float32)
+    compare("norm", [lambda norm: (norm.rms_norm(wide, wide[0].clone(), 1e-5),)], torch.float32)
+
+
+def compare(module: str, cases: Iterable[Case], dtype: torch.dtype) -> None:
     torch.manual_seed(0)
-    module, _ = op
     cpu, reference = getattr(ops_for("cpu"), module), getattr(ops_for("cpu", use_extension=False), module)
     assert cpu is not reference
-    for number, case in enumerate(CASES[op](dtype)):
+    for number, case in enumerate(cases):
         for actual, expected in zip(case(cpu), case(reference), strict=True):
             tolerance = TOLERANCE[dtype]
             torch.testing.assert_close(

@@ -26,7 +26,7 @@ def paged_attention(
             q, kv, block_tables, query_start, context_lens, scale, out, sliding_window=sliding_window, soft_cap=soft_cap
         )
     _, num_blocks, num_kv_heads, block_size, head_dim = kv.shape
-    num_tokens, num_heads, _ = q.shape
+    num_heads = q.shape[1]
     num_seqs = context_lens.shape[0]
     if q.shape[2] != head_dim or num_heads % num_kv_heads or query_start.shape != (num_seqs + 1,):
         raise ValueError(f"shapes do not fit: q {list(q.shape)}, kv {list(kv.shape)}, query_start {list(query_start.shape)}")

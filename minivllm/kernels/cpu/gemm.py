@@ -67,6 +67,10 @@ def rows(weight: PackedLinear | Tensor, indices: Tensor) -> Tensor:
     if indices.dtype != torch.int64:
         raise TypeError(f"indices must be int64, got {indices.dtype}")
     indices = indices.contiguous()
+    if indices.numel():
+        lowest, highest = (int(end) for end in indices.aminmax())
+        if lowest < 0 or highest >= weight.out_features:
+            raise IndexError(f"indices from {lowest} to {highest} do not fit a weight of {weight.out_features} rows")
     out = torch.empty((*indices.shape, weight.in_features), dtype=weight.dtype)
     _cpu.gemm_rows(weight.data.data_ptr(), indices.data_ptr(), out.data_ptr(), indices.numel(), weight.in_features)
     return out

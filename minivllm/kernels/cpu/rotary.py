@@ -18,7 +18,8 @@ def apply_rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, *, in
     rotary_dim = cos_sin.shape[1]
     if k.shape[0] != num_tokens or k.shape[2] != head_dim or positions.shape != (num_tokens,) or rotary_dim > head_dim:
         raise ValueError(
-            f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, positions {list(positions.shape)}, rotary_dim {rotary_dim}"
+            f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, "
+            f"positions {list(positions.shape)}, cos_sin {list(cos_sin.shape)}"
         )
     _cpu.rotary(
         DTYPES[q.dtype], q.data_ptr(), k.data_ptr(), q.stride(0), k.stride(0), positions.data_ptr(), cos_sin.data_ptr(),

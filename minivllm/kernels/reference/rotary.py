@@ -17,4 +17,3 @@ def apply_rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, *, in
         turned = first * cos - second * sin, second * cos + first * sin
         first.copy_(turned[0])
         second.copy_(turned[1])
-

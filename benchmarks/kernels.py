@@ -1,0 +1,161 @@
+"""How near is each CPU kernel to the machine's limits? One line per op, shape and batch, beside torch's own op.
+
+    python benchmarks/kernels.py [--ops linear attention ...] [--isa NAME] [--threads N]
+
+Shapes are SmolLM2-135M's. Weights and caches rotate through more memory than the caches hold. The limits are measured at the
+start and at the end, since a shared machine changes speed by itself: read bandwidth by a sum over 512 MiB, bf16 peak by
+torch's matmul of 2048 x 2048. A line whose time is noisy (median 1.5 times the best) ends in "~".
+"""
+
+import argparse
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from minivllm import _cpu
+from minivllm.kernels import ops_for
+
+HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INTERMEDIATE, VOCAB = 9, 3, 64, 576, 1536, 49152
+LINEARS = {
+    "qkv": (HIDDEN, (HEADS + 2 * KV_HEADS) * HEAD_DIM),
+    "out": (HIDDEN, HIDDEN),
+    "gate_up": (HIDDEN, 2 * INTERMEDIATE),
+    "down": (INTERMEDIATE, HIDDEN),
+    "head": (HIDDEN, VOCAB),
+}
+BATCHES = (1, 4, 8, 16, 32, 64, 256, 1024)
+COLD_BYTES = 200e6
+BFLOAT16 = torch.bfloat16
+
+Run = Callable[[], object]
+
+
+@dataclass(slots=True)
+class Line:
+    name: str
+    runs: list[Run]  # the same work on different memory
+    plain: list[Run]  # the same by torch, or empty
+    bytes: float
+    flops: float
+
+
+def measure(runs: list[Run], seconds: float) -> tuple[float, float]:
+    """Best and median seconds per run."""
+    for run in runs[:2]:
+        run()
+    times: list[float] = []
+    deadline = time.perf_counter() + seconds
+    while not times or time.perf_counter() < deadline:
+        begin = time.perf_counter()
+        for run in runs:
+            run()
+        times.append((time.perf_counter() - begin) / len(runs))
+    return min(times), statistics.median(times)
+
+
+def probe() -> tuple[float, float]:
+    """Read bandwidth in bytes/s and bf16 peak in FLOP/s."""
+    memory = torch.ones(512 * 2**20 // 4)
+    square = torch.ones(2048, 2048, dtype=BFLOAT16)
+    read, _ = measure([memory.sum], 0.3)
+    multiply, _ = measure([lambda: square @ square], 0.3)
+    return memory.nbytes / read, 2 * 2048**3 / multiply
+
+
+def linear_lines() -> Iterator[Line]:
+    gemm = ops_for("cpu").gemm
+    for name, (k, n) in LINEARS.items():
+        copies = max(2, int(COLD_BYTES / (2 * k * n)))
+        weights = [torch.randn(n, k).to(BFLOAT16) for _ in range(copies)]
+        packed = [gemm.pack(weight) for weight in weights]
+        for m in BATCHES:
+            if name == "head" and m > 64:
+                continue
+            x = torch.randn(m, k).to(BFLOAT16)
+            own = [lambda x=x, w=w: gemm.linear(x, w) for w in packed]
+            plain = [lambda x=x, w=w: F.linear(x, w) for w in weights]
+            yield Line(f"linear {name} {k}x{n} M={m}", own, plain, 2 * (k * n + m * (k + n)), 2 * m * k * n)
+
+
+def attention_lines() -> Iterator[Line]:
+    ops = ops_for("cpu").attention
+    decodes = [(1, 1, 256), (1, 1, 2048), (1, 1, 8192), (8, 1, 256), (32, 1, 256), (64, 1, 1024)]
+    for seqs, queries, context in [*decodes, (1, 256, 256), (1, 2048, 2048), (4, 64, 1024)]:
+        blocks = -(-context // 16)
+        layers = max(1, min(30, int(COLD_BYTES / (seqs * blocks * 2 * KV_HEADS * 16 * HEAD_DIM * 2))))
+        caches = [torch.randn(2, seqs * blocks, KV_HEADS, 16, HEAD_DIM).to(BFLOAT16) for _ in range(layers)]
+        tables = torch.randperm(seqs * blocks).int().view(seqs, blocks)
+        starts = torch.arange(seqs + 1).int() * queries
+        lengths = torch.full((seqs,), context).int()
+        q = torch.randn(seqs * queries, HEADS, HEAD_DIM).to(BFLOAT16)
+        k, v = torch.randn(2, seqs, HEADS, context, HEAD_DIM).to(BFLOAT16)
+        dense = q.view(seqs, queries, HEADS, HEAD_DIM).transpose(1, 2)
+        plain = [lambda d=dense, k=k, v=v, causal=queries == context: F.scaled_dot_product_attention(d, k, v, is_causal=causal)]
+        own = [lambda kv=kv, t=tables, s=starts, n=lengths, q=q: ops.paged_attention(q, kv, t, s, n, 0.125) for kv in caches]
+        pairs = seqs * sum(range(context - queries + 1, context + 1))
+        name = f"attention {seqs} x {queries} queries, {context} keys"
+        yield Line(name, own, plain, seqs * context * 2 * KV_HEADS * HEAD_DIM * 2, pairs * HEADS * HEAD_DIM * 4)
+
+
+def row_lines() -> Iterator[Line]:
+    ops, plain = ops_for("cpu"), ops_for("cpu", use_extension=False)
+    cos_sin, weight = torch.randn(8192, HEAD_DIM), torch.randn(HIDDEN).to(BFLOAT16)
+    for tokens in (1, 32, 1024):
+        x, residual, gate = (torch.randn(tokens, n).to(BFLOAT16) for n in (HIDDEN, HIDDEN, 2 * INTERMEDIATE))
+        qkv = torch.randn(tokens, HEADS + 2 * KV_HEADS, HEAD_DIM).to(BFLOAT16)
+        q, k, v = qkv.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        positions = torch.arange(tokens)
+        kv = torch.zeros(2, 128, KV_HEADS, 16, HEAD_DIM, dtype=BFLOAT16)
+        works: dict[str, tuple[float, Callable[..., Run]]] = {
+            "norm.add_rms_norm": (8 * x.numel(), lambda o, x=x, r=residual: lambda: o.norm.add_rms_norm(x, r, weight, 1e-5)),
+            "activation.silu_and_mul": (3 * gate.numel(), lambda o, g=gate: lambda: o.activation.silu_and_mul(g)),
+            "rotary.apply_rotary": (
+                4 * (q.numel() + k.numel()),
+                lambda o, q=q, k=k, p=positions: lambda: o.rotary.apply_rotary(q, k, p, cos_sin),
+            ),
+            "kv_write.write_kv": (
+                8 * k.numel(),
+                lambda o, k=k, v=v, c=kv, p=positions: lambda: o.kv_write.write_kv(k, v, c, p),
+            ),
+        }
+        for name, (size, make) in works.items():
+            yield Line(f"{name} {tokens} tokens", [make(ops)], [make(plain)], size, 0)
+
+
+LINES = {"linear": linear_lines, "attention": attention_lines, "rows": row_lines}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ops", nargs="+", choices=LINES, default=list(LINES))
+    parser.add_argument("--isa", help="instruction set (default: the best of this CPU)")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--seconds", type=float, default=0.3, help="per line and side")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.isa:
+        _cpu.set_isa(options.isa)
+    bandwidth, peak = probe()
+    print(f"isa {_cpu.isa()}, {options.threads} threads: reads {bandwidth / 1e9:.0f} GB/s, bf16 {peak / 1e9:.0f} GFLOP/s")
+    print(f"{'':48}{'us':>9}{'GB/s':>8}{'of read':>9}{'GFLOP/s':>9}{'of peak':>9}{'torch us':>10}{'gain':>7}")
+    with torch.inference_mode():
+        for line in itertools.chain.from_iterable(LINES[op]() for op in options.ops):
+            best, median = measure(line.runs, options.seconds)
+            plain = measure(line.plain, options.seconds)[0] if line.plain else float("nan")
+            rate, arithmetic = line.bytes / best, line.flops / best
+            print(
+                f"{line.name:48}{best * 1e6:9.1f}{rate / 1e9:8.1f}{rate / bandwidth:9.0%}{arithmetic / 1e9:9.0f}"
+                f"{arithmetic / peak:9.0%}{plain * 1e6:10.1f}{plain / best:7.1f}{' ~' if median > 1.5 * best else ''}",
+                flush=True,
+            )
+    bandwidth, peak = probe()
+    print(f"at the end: reads {bandwidth / 1e9:.0f} GB/s, bf16 {peak / 1e9:.0f} GFLOP/s")
+
+
+if __name__ == "__main__":
+    main()
