@@ -3,11 +3,10 @@
 from concurrent.futures import Future
 from typing import Any
 
-from minivllm.worker.worker import Worker
-
 from minivllm.config.engine_config import EngineConfig
 from minivllm.executor.base import Executor
 from minivllm.messages.step import StepPlan, StepResult
+from minivllm.worker.worker import Worker
 
 
 class UniprocExecutor(Executor):

@@ -27,10 +27,6 @@ class KVCacheManager:
         self._hasher = BlockHasher(block_size)
 
     @property
-    def num_blocks(self) -> int:
-        return self._pool.num_blocks
-
-    @property
     def usage(self) -> float:
         """Share of blocks that sequences hold, 0 to 1."""
         return 1 - self._pool.num_free / self._pool.num_blocks

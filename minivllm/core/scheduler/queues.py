@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from minivllm.core.scheduler.request import OrderKey, Request
 from minivllm.messages.request import EngineRequest
@@ -34,10 +34,6 @@ class WaitingQueue:
 
     def __len__(self) -> int:
         return len(self._present)
-
-    def __iter__(self) -> Iterator[Request]:
-        """In no particular order."""
-        return (request for key, request in self._heap if key in self._present)
 
     def push(self, request: Request) -> None:
         heapq.heappush(self._heap, (request.order, request))
