@@ -48,19 +48,20 @@ class Lifecycle:
         self._args = args
         self._listener = listener
         self._began = began
+        self._loop = asyncio.get_running_loop()
         self._signals: list[int] = []
-        self._signalled = asyncio.Event()
-        self._dead = asyncio.Event()
+        self._signalled: asyncio.Future[None] = self._loop.create_future()  # done at the first signal
+        self._died: asyncio.Future[None] = self._loop.create_future()  # done when the engine is dead
         self._web: WebServer | None = None
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
         handled = (signal.SIGINT, signal.SIGTERM)
         for number in handled:
-            loop.add_signal_handler(number, self._on_signal, number)
+            self._loop.add_signal_handler(number, self._on_signal, number)
         try:
             # Before anything slow is imported here: its process imports torch meanwhile.
             engine = AsyncLLMEngine.from_engine_args(self._args)
+            engine.on_death(lambda _: self._died.set_result(None))
             try:
                 web = await self._load(engine)
                 await self._serve(engine, web)
@@ -68,11 +69,12 @@ class Lifecycle:
                 engine.shutdown()
         finally:
             for number in handled:
-                loop.remove_signal_handler(number)
+                self._loop.remove_signal_handler(number)
 
     def _on_signal(self, number: int) -> None:
         self._signals.append(number)
-        self._signalled.set()
+        if not self._signalled.done():
+            self._signalled.set_result(None)
         if len(self._signals) > 1 and self._web is not None:
             self._web.stop(force=True)
 
@@ -87,7 +89,7 @@ class Lifecycle:
         except BaseException:
             loading.cancel()
             raise
-        await _first(loading, self._signalled.wait())
+        await asyncio.wait({loading, self._signalled}, return_when=asyncio.FIRST_COMPLETED)
         if not loading.done():
             loading.cancel()
             logger.info("Stopped before the model was loaded.")
@@ -96,7 +98,6 @@ class Lifecycle:
         return web
 
     async def _serve(self, engine: AsyncLLMEngine, web: "WebServer") -> None:
-        engine.on_death(lambda _: self._dead.set())
         web.attach(engine)
         self._web = web
         serving = asyncio.ensure_future(web.serve(self._listener))
@@ -106,17 +107,17 @@ class Lifecycle:
             names = ", ".join(engine.config.model.served_model_names)
             seconds = time.monotonic() - self._began
             logger.info("Ready on %s in %.1f s: %s", address(self._args.server, self._listener), seconds, names)
-        await _first(serving, self._signalled.wait(), self._dead.wait())
-        if self._dead.is_set():
+        await asyncio.wait({serving, self._signalled, self._died}, return_when=asyncio.FIRST_COMPLETED)
+        if self._died.done():
             await asyncio.sleep(DEATH_GRACE)
         elif not serving.done():
             await self._drain(web)
-        web.stop(force=self._dead.is_set())
+        web.stop(force=self._died.done())
         try:
             await serving
         except OSError as exc:  # another process took the port while the model was loading
             raise _bind_error(exc, self._args.server) from exc
-        if self._dead.is_set():
+        if self._died.done():
             raise engine.dead_error or EngineDeadError("The engine died.")
 
     async def _drain(self, web: "WebServer") -> None:
@@ -125,22 +126,11 @@ class Lifecycle:
         if web.num_running:
             logger.info("Stopping when %d running requests are done, in %g s at most.", web.num_running, timeout)
         deadline = time.monotonic() + timeout
-        while web.num_running and time.monotonic() < deadline and len(self._signals) < 2 and not self._dead.is_set():
+        while web.num_running and time.monotonic() < deadline and len(self._signals) < 2 and not self._died.done():
             await asyncio.sleep(POLL)
         if web.num_running:
             logger.warning("Ended %d running requests.", web.num_running)
             await web.end_requests()
-
-
-async def _first(*awaitables: "asyncio.Future[object] | object") -> None:
-    """Return when the first is done; end the waits for events, leave given tasks alone."""
-    waits = [item if isinstance(item, asyncio.Future) else asyncio.ensure_future(item) for item in awaitables]  # type: ignore
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for wait, given in zip(waits, awaitables, strict=True):
-            if wait is not given:
-                wait.cancel()
 
 
 def bind(server: ServerConfig) -> socket.socket:
