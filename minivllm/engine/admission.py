@@ -8,7 +8,7 @@ from minivllm.messages.stats import SchedulerStats
 
 WINDOW = 64  # finished sequences from which the present rate is estimated
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
-UNKNOWN_SECONDS = 5.0  # nothing has finished yet
+UNKNOWN_SECONDS = 5.0  # nothing has finished lately
 MESSAGE = "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
 
 
@@ -35,7 +35,9 @@ class Admission:
 
     def retry_after(self, num_waiting: int) -> float:
         """Seconds until the queue has moved up, by the rate at which sequences finished lately."""
-        times = self._finish_times
-        seconds = monotonic() - times[0] if times else 0.0
+        times, now = self._finish_times, monotonic()
+        while times and now - times[0] > MOST_SECONDS:  # what was long ago says nothing of now
+            times.popleft()
+        seconds = now - times[0] if times else 0.0
         estimate = num_waiting * seconds / len(times) if times else UNKNOWN_SECONDS
         return min(max(estimate, LEAST_SECONDS), MOST_SECONDS)

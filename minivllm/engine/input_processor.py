@@ -69,6 +69,7 @@ class InputProcessor:
         if not isinstance(params, SamplingParams):
             raise ClientError(f"sampling_params must be SamplingParams, not {type(params).__name__}.", param="sampling_params")
         self._check_params(params)
+        _check_unicode("request_id", [request_id])
         ids = self._check_ids(self._truncate(prompt.token_ids, params))
         max_tokens = self._max_tokens(len(ids), params)
         bad_words = self._bad_words(params.bad_words)
@@ -149,6 +150,8 @@ class InputProcessor:
         self._check_vocabulary("logit_bias", params.logit_bias or ())
         self._check_vocabulary("allowed_token_ids", params.allowed_token_ids or ())
         self._check_vocabulary("stop_token_ids", params.stop_token_ids)
+        _check_unicode("stop", params.stop)
+        _check_unicode("bad_words", params.bad_words)
 
     def _check_logprobs(self, name: str, kind: str, wanted: int | None) -> None:
         allowed = self._vocab_size if self._max_logprobs == -1 else self._max_logprobs
@@ -186,4 +189,14 @@ def _check_salt(salt: object) -> str | None:
         return None
     if not isinstance(salt, str) or not 0 < len(salt) <= MAX_SALT:
         raise ClientError(f"cache_salt must be a text of 1 to {MAX_SALT} characters.", param="cache_salt")
+    _check_unicode("cache_salt", [salt])
     return salt
+
+
+def _check_unicode(name: str, texts: Iterable[str]) -> None:
+    """Refuse lone surrogates, which JSON can carry but neither the tokenizer nor the way to the core can."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ClientError(f"{name} is not valid Unicode: it has a lone surrogate.", param=name) from error

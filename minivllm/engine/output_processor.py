@@ -54,10 +54,11 @@ class OutputProcessor:
             record.num_generation_tokens += choice.num_tokens - num_before
             if last_time is not None:
                 record.token_seconds.append(now - last_time)
-            else:
+            elif output.error is None:
                 record.num_prompt_tokens += len(stream.request.prompt_token_ids)
                 record.num_cached_tokens += output.num_cached_tokens
-                record.first_token_seconds.append(now - stream.metrics.arrival_time)
+                if output.token_ids:
+                    record.first_token_seconds.append(now - stream.metrics.arrival_time)
             if choice.finish_reason is not None:
                 self._end(stream, choice, output, record)
                 if hit:

@@ -1,8 +1,11 @@
 """`LLM`: offline generation in a script or notebook, over the engine in this very process."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import repeat
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, TypeVar
 
 import msgspec
@@ -117,8 +120,10 @@ class LLM:
 
     def _run(self, num_requests: int, use_tqdm: bool) -> Iterator[RequestOutput]:
         num_prompt = num_output = 0
-        with tqdm(total=num_requests, desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm) as bar:
+        bar = tqdm(total=num_requests, desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm)
+        with bar, _interrupts_between_steps() as raise_if_interrupted:
             while self.engine.has_unfinished():
+                raise_if_interrupted()
                 for output in self.engine.step():
                     num_prompt += len(output.prompt_token_ids)
                     num_output += sum(len(choice.token_ids) for choice in output.outputs)
@@ -138,6 +143,34 @@ class LLM:
         if source not in self._templates:
             self._templates[source] = ChatTemplate(source, tokenizer.template_tokens)
         return self._templates[source]
+
+
+@contextmanager
+def _interrupts_between_steps() -> Iterator[Callable[[], None]]:
+    """Ctrl-C in the midst of a step would leave the engine half-way through it: it waits until the step is done.
+
+    The second one does not wait. Where handlers cannot be set (not the main thread), nothing changes.
+    """
+    caught: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
+
+    def remember(number: int, frame: FrameType | None) -> None:
+        caught.append(number)
+        if len(caught) > 1:
+            raise KeyboardInterrupt
+
+    def raise_if_interrupted() -> None:
+        if caught:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, remember)
+    try:
+        yield raise_if_interrupted
+        raise_if_interrupted()
+    finally:
+        signal.signal(signal.SIGINT, before or signal.SIG_DFL)
 
 
 def _as_list(prompts: Any) -> list[Prompt]:

@@ -41,5 +41,6 @@ def test_retry_after_follows_the_rate(monkeypatch):
         clock["now"] += 1
     assert gate.retry_after(8) == pytest.approx(8.0)
     assert gate.retry_after(1000) == 60.0
-    clock["now"] = 100.5
     assert gate.retry_after(1) == 1.0
+    clock["now"] = 500.0
+    assert gate.retry_after(1) == admission.UNKNOWN_SECONDS

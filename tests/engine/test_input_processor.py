@@ -100,6 +100,8 @@ def test_too_long(process, length, max_tokens, text, param):
         ({"logit_bias": {-1: 1}}, "logit_bias contains out-of-vocab token id -1"),
         ({"allowed_token_ids": [5000]}, "allowed_token_ids contains out-of-vocab"),
         ({"stop_token_ids": [5000]}, "stop_token_ids contains out-of-vocab"),
+        ({"stop": ["a", "\ud800"]}, "stop is not valid Unicode"),
+        ({"bad_words": ["\udc00"]}, "bad_words is not valid Unicode"),
         ({"bad_words": [f"word{i}" for i in range(100)]}, "at most 128 token sequences"),
     ],
 )

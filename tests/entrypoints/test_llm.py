@@ -1,5 +1,6 @@
 """`LLM` over a scripted core: prompt forms, order, chat, metrics, interruption."""
 
+import signal
 import subprocess
 import sys
 
@@ -68,14 +69,18 @@ def test_interruption_aborts_and_leaves_the_engine_usable(llm, core, monkeypatch
 
     def interrupted():
         calls.append(1)
+        outputs = step()
         if len(calls) == 2:
-            raise KeyboardInterrupt
-        return step()
+            signal.raise_signal(signal.SIGINT)
+            calls.append("the step went on")
+        return outputs
 
     monkeypatch.setattr(core, "step", interrupted)
     with pytest.raises(KeyboardInterrupt):
         llm.generate(["one", "two"], SamplingParams(max_tokens=20), use_tqdm=False)
     assert not core.running and len(core.aborted) == 2
+    assert calls == [1, 1, "the step went on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert len(llm.generate("one", use_tqdm=False)) == 1
 
 
