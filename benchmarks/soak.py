@@ -1,6 +1,6 @@
 """Does memory grow? Thousands of tiny requests one after another, and the memory of all processes before and after.
 
-    python benchmarks/soak.py MODEL [--requests 10000]
+python benchmarks/soak.py MODEL [--requests 10000]
 """
 
 import argparse
@@ -18,7 +18,8 @@ def main() -> None:
     args = ap.parse_args()
     headers = {"Content-Type": "application/json"}
     # a small cache, filled by the warm-up: lazily touched KV pages must not look like a leak
-    with served(args.model, "--num-gpu-blocks-override", "600", "--max-model-len", "2k", "--disable-log-requests") as (process, port, _):
+    flags = ("--num-gpu-blocks-override", "600", "--max-model-len", "2k", "--disable-log-requests")
+    with served(args.model, *flags) as (process, port, _):
         connection = http.client.HTTPConnection("127.0.0.1", port)
 
         def one(number: int) -> None:

@@ -1,6 +1,6 @@
 """Write reference_smollm2.json: transformers' greedy continuation of every varied prompt in float32, with its margins.
 
-    python tests/e2e/make_reference.py MODEL_FOLDER
+python tests/e2e/make_reference.py MODEL_FOLDER
 """
 
 import json
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
-
 from varied_prompts import PROMPTS
 
 NUM_TOKENS = 64

@@ -18,7 +18,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True, logprobs=
 def check(answers: Sequence[Sequence[int]]) -> None:
     for number, (row, got) in enumerate(zip(ROWS, answers, strict=True)):
         if list(got) != row["token_ids"]:
-            at = next(i for i, (a, b) in enumerate(zip(got, row["token_ids"])) if a != b)
+            at = next(i for i, (a, b) in enumerate(zip(got, row["token_ids"], strict=False)) if a != b)
             pytest.fail(f"prompt {number} differs at token {at}, where the margin is {row['margins'][at]}")
 
 
@@ -46,8 +46,9 @@ def test_alone_and_in_one_batch_and_from_the_prefix_cache(smollm2: Path) -> None
     try:
         batch = generate(llm)
         check([o.outputs[0].token_ids for o in batch])
-        for output, row in zip(batch, ROWS):
-            got = [entry[token].logprob for entry, token in zip(output.outputs[0].logprobs, output.outputs[0].token_ids)]
+        for output, row in zip(batch, ROWS, strict=True):
+            answer = output.outputs[0]
+            got = [entry[token].logprob for entry, token in zip(answer.logprobs, answer.token_ids, strict=True)]
             assert got == pytest.approx(row["logprobs"], abs=2e-3)
         again = generate(llm)
         check([o.outputs[0].token_ids for o in again])
@@ -96,7 +97,7 @@ def test_bfloat16_logprobs(smollm2: Path) -> None:
             truth = logprobs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
             params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
             (output,) = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
-            got = torch.tensor([entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], ids[1:])])
+            got = torch.tensor([entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], ids[1:], strict=True)])
             likely = truth > -8  # the far tail is dominated by bfloat16's own rounding in both
             assert (got - truth).abs()[likely].max() < 0.1, f"prompt {number}"
     finally:

@@ -25,7 +25,12 @@ def test_openai_sdk(server) -> None:
     assert whole.choices[0].message.content.startswith("The capital of France is Paris")
     chunks = list(
         client.chat.completions.create(
-            model="smollm2", messages=messages, temperature=0, max_tokens=12, stream=True, stream_options={"include_usage": True}
+            model="smollm2",
+            messages=messages,
+            temperature=0,
+            max_tokens=12,
+            stream=True,
+            stream_options={"include_usage": True},
         )
     )
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
@@ -161,7 +166,9 @@ def test_a_killed_server_takes_its_core_along(launch, smollm2: Path) -> None:
 def test_one_clear_line_for_a_first_user(arguments, words, smollm2: Path, server, tmp_path: Path) -> None:
     names = {"empty": tmp_path, "model": smollm2, "busy": server.url.rsplit(":", 1)[1]}
     command = [sys.executable, "-m", "minivllm", "serve", *(a.format(**names) for a in arguments)]
-    done = subprocess.run([*command, *([] if "--port" in command else ["--port", "0"])], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*command, *([] if "--port" in command else ["--port", "0"])], capture_output=True, text=True, timeout=60
+    )
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
     last = done.stderr.strip().splitlines()[-1]

@@ -1,4 +1,4 @@
-"""36 prompts of 1 to 1,500 tokens: prose, code, digits, emoji, Chinese. `make_reference.py` and the equality tests read them."""
+"""36 prompts of 1 to 1,500 tokens: prose, code, digits, emoji, Chinese. Read by `make_reference.py` and the tests."""
 
 STORY = (
     "The lighthouse keeper climbed the hundred and twelve steps every evening before dusk. He carried oil, a clean cloth "
