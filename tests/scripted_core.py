@@ -1,8 +1,10 @@
 """A core that says what it is told: each request gets the tokens of a text, one a step. For tests of the engine above it."""
 
 import asyncio
+import json
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from fake_worker import make_config
 from tokenizers import Tokenizer as Backend
@@ -40,6 +42,16 @@ def make_engine_config(tokenizer: Tokenizer, max_model_len: int = 64, **options)
     model = replace(config.model, served_model_name=("fake",))
     generation = GenerationConfig(eos_token_ids=(tokenizer.eos_token_id,), defaults={"temperature": 0.5, "max_new_tokens": 3})
     return replace(config, spec=spec, model=model, generation=generation)
+
+
+def write_tiny_model(folder: Path, tokenizer: Tokenizer) -> Path:
+    """A model folder with everything but weights: for load_format="dummy"."""
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": tokenizer.size, "hidden_size": 32}
+    config |= {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
+    config |= {"max_position_embeddings": 512, "rms_norm_eps": 1e-5, "torch_dtype": "float32", "hidden_act": "silu"}
+    (folder / "config.json").write_text(json.dumps(config))
+    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    return folder
 
 
 class ScriptedCore:

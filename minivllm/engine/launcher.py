@@ -45,12 +45,12 @@ class CoreProcess:
             return None
         return f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
 
-    def close(self) -> None:
-        """End the process and reap it; it leaves at once when its stdin closes. May be called twice."""
+    def close(self, patience: float = EXIT_SECONDS) -> None:
+        """End the process and reap it: it leaves when its stdin closes, or is killed. May be called twice."""
         with contextlib.suppress(BrokenPipeError):
             self._stdin.close()
         try:
-            self._popen.wait(EXIT_SECONDS)
+            self._popen.wait(patience)
         except subprocess.TimeoutExpired:
             self._popen.kill()
             self._popen.wait()

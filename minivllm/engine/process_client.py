@@ -84,7 +84,11 @@ class ProcessClient:
         """End the core; whoever still waits for it gets `EngineDeadError`."""
         self._stop_watching()
         self._fail(EngineDeadError("The engine has been shut down."))
-        self._process.close()
+        started = self._ready is not None and self._ready.done() and self._ready.exception() is None
+        if started:
+            self._process.close()
+        else:
+            self._process.close(patience=0)  # while it loads it does not look at its stdin
 
     def _send(self, message: AddRequests | AbortRequests | CallMethod) -> None:
         if self._error is not None:

@@ -1,7 +1,6 @@
 """A real core process with a tiny random model: streams, abort, death, failed starts, and nothing left behind."""
 
 import asyncio
-import json
 import os
 import signal
 import threading
@@ -9,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from scripted_core import write_tiny_model
 
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.engine.async_engine import AsyncLLMEngine
@@ -20,14 +20,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="look
 
 @pytest.fixture(scope="module")
 def tiny_model(tmp_path_factory, tokenizer):
-    """A folder with everything but weights."""
-    folder = tmp_path_factory.mktemp("tiny")
-    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": tokenizer.size, "hidden_size": 32}
-    config |= {"intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1}
-    config |= {"max_position_embeddings": 512, "rms_norm_eps": 1e-5, "torch_dtype": "float32", "hidden_act": "silu"}
-    (folder / "config.json").write_text(json.dumps(config))
-    tokenizer.backend.save(str(folder / "tokenizer.json"))
-    return folder
+    return write_tiny_model(tmp_path_factory.mktemp("tiny"), tokenizer)
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import pytest
-from scripted_core import ScriptedCore, make_engine_config, make_tokenizer
+from scripted_core import ScriptedCore, make_engine_config, make_tokenizer, write_tiny_model
 
 from minivllm import SamplingParams
 from minivllm.engine.client import InprocClient
@@ -122,6 +122,27 @@ def test_shutdown_and_context(llm, core):
     with llm:
         pass
     assert core.down
+
+
+def test_real_core(tmp_path, tokenizer):
+    """A tiny random model: a pool so small that requests are preempted changes nothing, nor does the prefix cache."""
+    from minivllm import LLM
+
+    options = {"load_format": "dummy", "dtype": "float32", "cpu_threads": 1, "block_size": 4, "max_model_len": 64, "seed": 0}
+    prompts = [[i, *range(100, 112)] for i in range(40, 46)]
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
+    answers = []
+    for num_blocks in (200, 20):
+        with LLM(str(write_tiny_model(tmp_path, tokenizer)), num_gpu_blocks_override=num_blocks, **options) as llm:
+            results = llm.generate(prompts, params, use_tqdm=False)
+            answers.append([result.outputs[0].token_ids for result in results])
+            assert all(len(result.outputs[0].logprobs) == 24 for result in results)
+            preemptions = {metric.name: metric for metric in llm.get_metrics()}["minivllm:num_preemptions"].value
+            assert (preemptions > 0) == (num_blocks == 20)
+            if num_blocks == 200:
+                again = llm.generate(prompts[0], params, use_tqdm=False)[0]
+                assert again.num_cached_tokens >= 12 and again.outputs[0].token_ids == answers[0][0]
+    assert answers[0] == answers[1]
 
 
 def test_unknown_option():
