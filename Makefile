@@ -7,10 +7,10 @@ DEMO   := $(HOME)/.cache/minivllm-models/smollm2
 MODEL  ?= $(DEMO)
 NAME   ?= $(if $(filter $(DEMO),$(MODEL)),smollm2,$(MODEL))
 FLAGS  ?=
-# PyPI's torch for Linux on x86 carries several GB of CUDA. TORCH_INDEX offers the same version for the CPU alone; it is
-# used where it can be reached, and pip then prefers it. `make serve TORCH="torch==2.13.0" TORCH_INDEX=` takes PyPI's.
+# PyPI's torch for Linux on x86 carries several GB of CUDA. TORCH_INDEX may name a package index with the smaller build for
+# the CPU alone: `make serve TORCH_INDEX=https://…`.
 TORCH       ?= torch==2.13.0
-TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
 
 VENV  := .venv
 BIN   := $(VENV)/bin
@@ -67,12 +67,8 @@ $(STAMP)/venv:
 	@mkdir -p $(STAMP) && touch $@
 
 $(STAMP)/torch: $(STAMP)/venv
-	@echo "== Installing $(TORCH) (the largest part: about 200 MB)"
-	@index=""; \
-	if [ -n "$(TORCH_INDEX)" ] && [ "$$(uname -s)-$$(uname -m)" = Linux-x86_64 ] && \
-	   $(BIN)/python -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=3)' "$(TORCH_INDEX)/torch/" 2>/dev/null; \
-	then index="--extra-index-url $(TORCH_INDEX)"; fi; \
-	$(PIP) install $$index "$(TORCH)"
+	@echo "== Installing $(TORCH) (the largest part of what is needed)"
+	@$(PIP) install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) "$(TORCH)"
 	@touch $@
 
 $(STAMP)/installed: $(STAMP)/torch pyproject.toml $(NATIVE)
