@@ -1,5 +1,7 @@
 """What goes from the engine to the core: requests to add or abort, and method calls."""
 
+from typing import Any
+
 import msgspec
 
 from minivllm.messages.sampling_params import SamplingParams
@@ -31,7 +33,7 @@ class CallMethod(msgspec.Struct, array_like=True, tag=True):
 
     call_id: int
     method: str
-    args: list
+    args: list[Any]
 
 
 CoreInput = AddRequests | AbortRequests | CallMethod
