@@ -1,0 +1,55 @@
+"""A sampler over hand-made slots."""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from minivllm.messages.sampling_params import SamplingParams
+from minivllm.messages.step import NewSlot, StepPlan
+from minivllm.worker.request_slots import RequestSlots
+from minivllm.worker.sampling.sampler import Sampled, Sampler
+
+NUM_SLOTS = 16
+
+
+@dataclass
+class Bench:
+    slots: RequestSlots = field(default_factory=lambda: RequestSlots(NUM_SLOTS, 256, 16))
+    sampler: Sampler = None
+
+    def __post_init__(self):
+        self.sampler = Sampler(self.slots, NUM_SLOTS, None)
+
+    def add(self, slot: int, params: SamplingParams, prompt=(1,), output=(), eos=(), bad_words=()) -> None:
+        new = NewSlot(
+            slot, f"r{slot}", [*prompt, *output], len(prompt), 0, [0], params, list(eos), [list(w) for w in bad_words]
+        )
+        self.slots.apply(StepPlan(0, [slot], [new], []))
+        self.sampler.remove(slot)
+        self.sampler.add(new)
+
+    def sample(self, logits: torch.Tensor, slots: list[int]) -> list[Sampled]:
+        """As the model runner does: tokens are appended."""
+        results = self.sampler.sample(logits.clone(), slots)
+        for slot, result in zip(slots, results, strict=True):
+            if result.error is None:
+                self.slots.append(slot, result.token)
+        return results
+
+    def tokens(self, logits: torch.Tensor, slots: list[int]) -> list[int]:
+        return [result.token for result in self.sample(logits, slots)]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    yield
+    torch.set_num_threads(before)
