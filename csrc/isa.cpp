@@ -21,7 +21,8 @@ MINIVLLM_VARIANT(avx512)
 MINIVLLM_VARIANT(avx512_bf16)
 namespace amx {
 void gemm(const GemmArgs&);
-}
+bool tile_attention(const AttentionArgs&);  // false: shape or type not covered
+}  // namespace amx
 #endif
 
 namespace {
@@ -50,6 +51,9 @@ const KernelTable* amx_table() {
     KernelTable mixed = avx512_bf16::table;
     mixed.name = "amx";
     mixed.gemm = amx::gemm;
+    mixed.attention[static_cast<int>(DType::bf16)] = [](const AttentionArgs& args) {
+      if (!amx::tile_attention(args)) avx512_bf16::table.attention[static_cast<int>(DType::bf16)](args);
+    };
     return mixed;
   }();
   return &table;

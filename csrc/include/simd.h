@@ -222,13 +222,19 @@ MINIVLLM_INLINE vf reduce_each(const vf* v) {
 #endif
 }
 
-// e^x with a relative error below 2e-7; below -87.3 it is 0, above 88.7 infinity.
+// e^x with a relative error below 2e-7; 0 or denormal below -87.3, infinity above 88.8.
 MINIVLLM_INLINE vf vexp(vf x) {
   const vf low = splat(-87.3f), high = splat(88.7f);
+#if defined(__AVX512F__)
+  // One step beyond the limits, where the final scaling gives 0 or infinity by itself. NaN is the second operand and stays.
+  const vf y = (vf)_mm512_max_ps((__m512)(low - 20.0f), _mm512_min_ps((__m512)(high + 1.0f), (__m512)x));
+  const vf n = (vf)_mm512_roundscale_ps((__m512)(y * 1.44269504f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
   vf y = x < low ? low : x;
   y = y > high ? high : y;
   const vf magic = splat(12582912.0f);  // 1.5 * 2^23: adding it rounds to an integer
   const vf n = (y * 1.44269504f + magic) - magic;
+#endif
   const vf r = (y - n * 0.693359375f) - n * -2.12194440e-4f;
   vf p = splat(1.9875691500e-4f);
   p = p * r + 1.3981999507e-3f;
@@ -237,12 +243,16 @@ MINIVLLM_INLINE vf vexp(vf x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * r * r + r + 1.0f;
+#if defined(__AVX512F__)
+  return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
   // Two factors, since n may be 128.
   const vi k = __builtin_convertvector(n, vi), half = k >> 1;
   const vf scaled = p * (vf)((half + 127) << 23) * (vf)((k - half + 127) << 23);
   vf result = x < low ? vf{} : scaled;
   result = x > high ? splat(__builtin_inff()) : result;
   return result;
+#endif
 }
 
 MINIVLLM_INLINE vf vsigmoid(vf x) { return 1.0f / (1.0f + vexp(-x)); }

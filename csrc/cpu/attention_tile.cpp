@@ -1,0 +1,243 @@
+// Attention in bf16 on AMX tiles, for whole tiles of head_dim and of a page; otherwise as attention.cpp.
+//
+// Per block of keys, with rows in groups of 16:
+//   scores^T [16 keys x 16 rows] = keys, straight from their page (A), x queries^T, packed once (B)
+//   softmax: scores are turned to [row][key]; weights leave as bf16
+//   output [16 rows x 16 dims] += weights (A) x values with the two keys of a pair interleaved (B)
+#include <immintrin.h>
+
+#include "attention_common.h"
+#include "ops.h"
+
+namespace minivllm {
+namespace MINIVLLM_ISA {
+
+constexpr long kTileKeys = 128;  // keys per block
+constexpr long kGroup = 16;      // rows of a tile
+constexpr long kGroupsAtOnce = 4;
+
+// Every tile is 16 rows of 64 bytes. 0 to 3: results; 4: A; 5: B.
+struct alignas(64) FullTiles {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
+};
+
+// to[c * pitch + r] = from[r * 16 + c]
+static void transpose(const float* from, float* to, long pitch) {
+  __m512 a[16], b[16];
+  MINIVLLM_UNROLL for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(from + i * 16);
+  MINIVLLM_UNROLL for (int i = 0; i < 16; i += 2) {
+    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
+    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
+  }
+  MINIVLLM_UNROLL for (int i = 0; i < 16; i += 4) {
+    a[i] = (__m512)_mm512_unpacklo_pd((__m512d)b[i], (__m512d)b[i + 2]);
+    a[i + 1] = (__m512)_mm512_unpackhi_pd((__m512d)b[i], (__m512d)b[i + 2]);
+    a[i + 2] = (__m512)_mm512_unpacklo_pd((__m512d)b[i + 1], (__m512d)b[i + 3]);
+    a[i + 3] = (__m512)_mm512_unpackhi_pd((__m512d)b[i + 1], (__m512d)b[i + 3]);
+  }
+  // a[4q + c] holds, in 128-bit lane l, column 4l + c of rows 4q..4q+3.
+  MINIVLLM_UNROLL for (int c = 0; c < 4; c++) {
+    const __m512 low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x44), high = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xee);
+    const __m512 low2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x44), high2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xee);
+    _mm512_storeu_ps(to + c * pitch, _mm512_shuffle_f32x4(low, low2, 0x88));
+    _mm512_storeu_ps(to + (4 + c) * pitch, _mm512_shuffle_f32x4(low, low2, 0xdd));
+    _mm512_storeu_ps(to + (8 + c) * pitch, _mm512_shuffle_f32x4(high, high2, 0x88));
+    _mm512_storeu_ps(to + (12 + c) * pitch, _mm512_shuffle_f32x4(high, high2, 0xdd));
+  }
+}
+
+class TileAttention {
+ public:
+  TileAttention(const AttentionArgs& args, const AttentionItem& item, Scratch& scratch)
+      : a(args), item(item), dim(args.head_dim), group(args.heads / args.kv_heads) {
+    rows = (item.token_end - item.token_begin) * group;
+    groups = round_up(rows, kGroup) / kGroup;
+    const long padded = groups * kGroup;
+    // In floats; bf16 buffers take half.
+    float* at = scratch.floats(padded * dim / 2 + padded * dim + padded * kTileKeys * 3 / 2 + kTileKeys * dim / 2 +
+                               kGroup * 4 * kGroup + 2 * padded);
+    queries = (Bf16*)at;
+    acc = at += padded * dim / 2;
+    scores = at += padded * dim;
+    weights = (Bf16*)(at += padded * kTileKeys);
+    values = (Bf16*)(at += padded * kTileKeys / 2);
+    tiles = at += kTileKeys * dim / 2;
+    top = at += kGroup * 4 * kGroup;
+    sum = at + padded;
+    memset(acc, 0, padded * dim * sizeof(float));
+    memset(weights, 0, padded * kTileKeys * sizeof(Bf16));
+    for (long row = 0; row < rows; row++) top[row] = kHidden, sum[row] = 0;
+    pack_queries(padded);
+  }
+
+  void run() {
+    const FullTiles config;
+    _tile_loadconfig(&config);
+    for (long key = item.key_begin / kGroup * kGroup; key < item.key_end; key += kTileKeys) {
+      const long count = min_of(kTileKeys, item.key_end - key);
+      locate(key, count);
+      multiply_queries(round_up(count, kGroup) / kGroup);
+      pack_values(key, count);
+      for (long row = 0; row < rows; row++) soften(row, key, count);
+      multiply_values(round_up(count, kDepth) / kDepth);
+    }
+    _tile_release();
+    for (long row = 0; row < rows; row++) finish(row);
+  }
+
+ private:
+  // Per group and 32 dims: 16 pairs of dims x 16 rows.
+  void pack_queries(long padded) {
+    memset(queries, 0, padded * dim * sizeof(Bf16));
+    for (long row = 0; row < rows; row++) {
+      const uint32_t* from = (const uint32_t*)((const Bf16*)a.q + row_offset(a, item, row, a.q_stride));
+      uint32_t* to = (uint32_t*)(queries + row / kGroup * kGroup * dim) + row % kGroup;
+      for (long pair = 0; pair < dim / 2; pair++) memcpy(to + pair * kGroup, from + pair, 4);
+    }
+  }
+
+  // First key of every 16; a page holds whole groups.
+  void locate(long key, long count) {
+    const int32_t* table = a.block_tables + item.seq * a.table_stride;
+    for (long i = 0; i < count; i += kGroup) {
+      const long page = (key + i) / a.block_size, offset = (key + i) % a.block_size;
+      keys[i / kGroup] = (const Bf16*)a.kv + ((table[page] * a.kv_heads + item.kv_head) * a.block_size + offset) * dim;
+    }
+  }
+
+  void multiply_queries(long key_groups) {
+    for (long k = 0; k < key_groups; k++) {
+      for (long first = 0; first < groups; first += kGroupsAtOnce) {
+        const long count = min_of(kGroupsAtOnce, groups - first);
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (long d = 0; d < dim; d += kDepth) {
+          const Bf16* q = queries + first * kGroup * dim + d * kGroup;
+          _tile_loadd(4, keys[k] + d, dim * 2);
+          _tile_loadd(5, q, 64);
+          _tile_dpbf16ps(0, 4, 5);
+          if (count < 2) continue;
+          _tile_loadd(5, q + kGroup * dim, 64);
+          _tile_dpbf16ps(1, 4, 5);
+          if (count < 3) continue;
+          _tile_loadd(5, q + 2 * kGroup * dim, 64);
+          _tile_dpbf16ps(2, 4, 5);
+          if (count < 4) continue;
+          _tile_loadd(5, q + 3 * kGroup * dim, 64);
+          _tile_dpbf16ps(3, 4, 5);
+        }
+        _tile_stored(0, tiles, 64);
+        if (count > 1) _tile_stored(1, tiles + 256, 64);
+        if (count > 2) _tile_stored(2, tiles + 512, 64);
+        if (count > 3) _tile_stored(3, tiles + 768, 64);
+        for (long g = 0; g < count; g++) {
+          transpose(tiles + g * 256, scores + (first + g) * kGroup * kTileKeys + k * kGroup, kTileKeys);
+        }
+      }
+    }
+  }
+
+  // Pairs of keys interleaved: per 32 keys and 32 dims, 16 pairs x 32 dims in the order of unpack (see finish). Rows that the
+  // item does not own are zero, since a weight of zero does not hide a NaN.
+  void pack_values(long key, long count) {
+    const long values_at = a.blocks * a.kv_heads * a.block_size * dim, padded = round_up(count, kDepth);
+    for (long i = 0; i < padded; i += 2) {
+      const bool first = key + i >= item.key_begin && i < count, second = key + i + 1 >= item.key_begin && i + 1 < count;
+      const Bf16* row = i < count ? keys[i / kGroup] + values_at + i % kGroup * dim : nullptr;
+      Bf16* to = values + i / kDepth * kDepth * dim + i % kDepth / 2 * 64;
+      for (long d = 0; d < dim; d += 32, to += kDepth * 32) {
+        const __m512i even = first ? _mm512_loadu_si512(row + d) : _mm512_setzero_si512();
+        const __m512i odd = second ? _mm512_loadu_si512(row + dim + d) : _mm512_setzero_si512();
+        _mm512_storeu_si512(to, _mm512_unpacklo_epi16(even, odd));
+        _mm512_storeu_si512(to + 32, _mm512_unpackhi_epi16(even, odd));
+      }
+    }
+  }
+
+  // Running softmax of one row; older results of the row shrink by the change of its maximum.
+  void soften(long row, long key, long count) {
+    constexpr int kVectors = kTileKeys / kLanes;
+    const float* from = scores + row * kTileKeys;
+    const long position = item.position + row / group;
+    const long low = max_of(item.key_begin, lowest_key(a, position)) - key, high = min_of(count - 1, position - key);
+    const bool mask = low > 0 || high < kTileKeys - 1;
+    vf score[kVectors], best = splat(top[row]);
+    const vf lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    MINIVLLM_UNROLL for (int v = 0; v < kVectors; v++) {
+      score[v] = cap(load(from + v * kLanes) * a.scale, a.soft_cap);
+      if (mask) {
+        const vf at = lane + (float)(v * kLanes);
+        score[v] = at < (float)low ? splat(kHidden) : score[v];
+        score[v] = at > (float)high ? splat(kHidden) : score[v];
+      }
+      best = vmax(best, score[v]);
+    }
+    const float highest = reduce_max(best);
+    vf total = {};
+    MINIVLLM_UNROLL for (int v = 0; v < kVectors; v++) {
+      const vf weight = vexp(score[v] - highest);
+      total += weight;
+      store(weights + row * kTileKeys + v * kLanes, weight);
+    }
+    const float factor = top[row] == highest ? 1.0f : vexp(splat(top[row] - highest))[0];
+    sum[row] = sum[row] * factor + reduce_add(total);
+    top[row] = highest;
+    if (factor == 1.0f) return;
+    float* out = acc + row * dim;
+    for (long d = 0; d < dim; d += kLanes) store(out + d, load(out + d) * factor);
+  }
+
+  void multiply_values(long key_steps) {
+    for (long g = 0; g < groups; g++) {
+      for (long d = 0; d < dim; d += 32) {
+        float* out = acc + g * kGroup * dim + d;
+        _tile_loadd(0, out, dim * 4);
+        _tile_loadd(1, out + 16, dim * 4);
+        for (long k = 0; k < key_steps; k++) {
+          const Bf16* pairs = values + (k * dim + d) * kDepth;
+          _tile_loadd(4, weights + g * kGroup * kTileKeys + k * kDepth, kTileKeys * 2);
+          _tile_loadd(5, pairs, 128);
+          _tile_dpbf16ps(0, 4, 5);
+          _tile_loadd(5, pairs + 32, 128);
+          _tile_dpbf16ps(1, 4, 5);
+        }
+        _tile_stored(0, out, dim * 4);
+        _tile_stored(1, out + 16, dim * 4);
+      }
+    }
+  }
+
+  // unpack leaves dims 8l..8l+3 in lane l of the first tile and 8l+4..8l+7 in lane l of the second; put them in order.
+  void finish(long row) {
+    float* out = acc + row * dim;
+    for (long d = 0; d < dim; d += 32) {
+      const __m512 low = _mm512_loadu_ps(out + d), high = _mm512_loadu_ps(out + d + 16);
+      const __m512i first = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
+      const __m512i second = _mm512_add_epi32(first, _mm512_set1_epi32(8));
+      _mm512_storeu_ps(out + d, _mm512_permutex2var_ps(low, first, high));
+      _mm512_storeu_ps(out + d + 16, _mm512_permutex2var_ps(low, second, high));
+    }
+    finish_row(a, item, row, out, top[row], sum[row]);
+  }
+
+  const AttentionArgs& a;
+  const AttentionItem& item;
+  const long dim, group;
+  long rows, groups;
+  Bf16 *queries, *weights, *values;
+  float *acc, *scores, *tiles, *top, *sum;
+  const Bf16* keys[kTileKeys / kGroup];
+};
+
+bool tile_attention(const AttentionArgs& a) {
+  if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0) return false;
+  run_plan(a, [&](const AttentionItem& item, Scratch& scratch) { TileAttention(a, item, scratch).run(); });
+  return true;
+}
+
+}  // namespace MINIVLLM_ISA
+}  // namespace minivllm
