@@ -42,3 +42,22 @@ def topk(blocked: Tensor, maxima: Tensor, k: int) -> tuple[Tensor, Tensor]:
     values, at = candidates.topk(k)
     columns = blocks.gather(1, at // BLOCK) * BLOCK + at % BLOCK
     return values, columns
+
+
+def count_above(blocked: Tensor, maxima: Tensor, bound: Tensor) -> Tensor:
+    """fp32 [rows]: how many columns are greater than the row's bound."""
+    row, _, above = _blocks_above(blocked, maxima, bound)
+    return torch.zeros_like(bound).index_add_(0, row, above.sum(-1))
+
+
+def mass_above(blocked: Tensor, maxima: Tensor, bound: Tensor) -> Tensor:
+    """fp32 [rows]: sum of the columns that are greater than the row's bound."""
+    row, cells, above = _blocks_above(blocked, maxima, bound)
+    return torch.zeros_like(bound).index_add_(0, row, above.mul_(cells).sum(-1))
+
+
+def _blocks_above(blocked: Tensor, maxima: Tensor, bound: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The blocks that hold something greater than the row's bound: their rows, their cells, and 1.0 where it is, 0.0 else."""
+    row, block = (maxima > bound[:, None]).nonzero(as_tuple=True)
+    cells = blocked[row, block]
+    return row, cells, torch.gt(cells, bound[row, None], out=torch.empty_like(cells))

@@ -4,15 +4,15 @@ import torch
 from torch import Tensor
 
 from minivllm.messages.step import TokenLogprobs
-from minivllm.worker.sampling.blocked import topk
+from minivllm.worker.sampling.blocked import count_above, topk
 
 
 def gather_logprobs(blocked: Tensor, tokens: list[int], wanted: list[int], vocab_size: int) -> list[TokenLogprobs]:
     """One entry per row: the given token, then `wanted` alternatives (-1: the vocabulary). `blocked` is used up."""
     flat = blocked.flatten(1)
     own = flat.gather(1, torch.tensor(tokens, device=flat.device)[:, None])
-    ranks = ((flat > own).sum(-1) + 1).tolist()
     maxima = blocked.amax(-1)
+    ranks = (count_above(blocked, maxima, own.squeeze(1)) + 1).long().tolist()
     most = max(vocab_size if n < 0 else min(n, vocab_size) for n in wanted)
     if most == 0:
         values, columns = own, own.new_empty((len(tokens), 0), dtype=torch.int64)

@@ -51,7 +51,7 @@ class Sampler:
         vocab_size = logits.shape[1]
         blocked = to_blocked(logits)
         with_logprobs = [row for row, slot in enumerate(slots) if slot in self._params.logprobs]
-        raw = blocked[torch.tensor(with_logprobs, device=logits.device)] if with_logprobs else None
+        raw = blocked.index_select(0, torch.tensor(with_logprobs, device=logits.device)) if with_logprobs else None
         outputs = [self._slots.output(slot) for slot in slots]
         batch = SamplingBatch(blocked.view(len(slots), -1), slots, outputs)
         for stage in self._stages:
@@ -81,7 +81,7 @@ class Sampler:
         tokens = argmax(blocked, maxima)
         if len(drawn):
             at = torch.from_numpy(drawn).to(blocked.device)
-            tokens[at] = sample(blocked[at], maxima[at], params.select(drawn), positions[drawn])
+            tokens[at] = sample(blocked.index_select(0, at), maxima[at], params.select(drawn), positions[drawn])
         return tokens
 
 

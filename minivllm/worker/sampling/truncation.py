@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minivllm.worker.sampling.blocked import BLOCK, topk
+from minivllm.worker.sampling.blocked import BLOCK, mass_above, topk
 from minivllm.worker.sampling.random import draw_columns, uniforms
 from minivllm.worker.sampling.slot_params import RowParams
 
@@ -15,7 +15,10 @@ _SMALL_K = 64  # rows with a larger top_k are handled apart, so that they do not
 
 
 def sample(blocked: Tensor, maxima: Tensor, params: RowParams, positions: npt.NDArray[np.int64]) -> Tensor:
-    """int64 [rows]: one random column per row. positions: of the new token in its output; temperatures are positive."""
+    """int64 [rows]: one random column per row. positions: of the new token in its output; temperatures are positive.
+
+    `blocked` is used up.
+    """
     tokens = torch.empty(len(positions), dtype=torch.int64, device=blocked.device)
     small = (params.top_k > 0) & (params.top_k <= _SMALL_K)
     for chosen, of_rows in (
@@ -28,7 +31,7 @@ def sample(blocked: Tensor, maxima: Tensor, params: RowParams, positions: npt.ND
             return of_rows(blocked, maxima, params, positions)
         if len(rows):
             at = torch.from_numpy(rows).to(blocked.device)
-            tokens[at] = of_rows(blocked[at], maxima[at], params.select(rows), positions[rows])
+            tokens[at] = of_rows(blocked.index_select(0, at), maxima[at], params.select(rows), positions[rows])
     return tokens
 
 
@@ -51,47 +54,51 @@ def _sample_top_k(blocked: Tensor, maxima: Tensor, params: RowParams, positions:
 
 
 def _sample_whole(blocked: Tensor, maxima: Tensor, params: RowParams, positions: npt.NDArray[np.int64]) -> Tensor:
-    """No row has a top_k: weights of the whole vocabulary."""
+    """No row has a top_k: weights of the whole vocabulary, the greatest 1."""
     device = blocked.device
-    weights = blocked - maxima.amax(-1)[:, None, None]
+    greatest, weights = maxima.amax(-1, keepdim=True), blocked
+    weights.sub_(greatest[:, :, None])
     if (params.temperature != 1.0).any():
-        weights *= _column(1 / params.temperature, device)[:, :, None]
+        weights.mul_(_column(1 / params.temperature, device)[:, :, None])
     weights.exp_()
-    rows = np.flatnonzero(params.min_p > 0)
-    if len(rows):
-        at = torch.from_numpy(rows).to(device)
-        kept = weights[at]
-        weights[at] = kept.masked_fill_(kept < _column(params.min_p[rows], device)[:, :, None], 0)
     tokens = draw_columns(weights, torch.from_numpy(uniforms(params.seed, positions, 0)).to(device))
-    rows = np.flatnonzero(params.top_p < 1)
+    rows = np.flatnonzero((params.top_p < 1) | (params.min_p > 0))
     if len(rows):
         at = torch.from_numpy(rows).to(device)
-        weights = weights if len(rows) == len(positions) else weights[at]
-        tokens[at] = _redraw_until_in_nucleus(weights, tokens[at], params.select(rows), positions[rows])
+        if len(rows) < len(positions):
+            weights = weights.index_select(0, at)
+        tokens[at] = _redraw_until_inside(weights, tokens[at], params.select(rows), positions[rows])
     return tokens
 
 
-def _redraw_until_in_nucleus(weights: Tensor, tokens: Tensor, params: RowParams, positions: npt.NDArray[np.int64]) -> Tensor:
-    """Top-p by rejection: a token is in the nucleus if the tokens above it weigh less than top_p of the whole.
+def _redraw_until_inside(weights: Tensor, tokens: Tensor, params: RowParams, positions: npt.NDArray[np.int64]) -> Tensor:
+    """Top-p and min-p by rejection. `tokens` were drawn from all weights.
 
-    That needs one sum, not a sort. Whatever weighs no more than a rejected token is out as well, so the next draw is from
-    those above it: about one row in ten needs a second draw, and the greatest is always accepted. Accepted tokens are
-    distributed as the weights inside the nucleus, since each draw is from the weights restricted to a superset of it.
+    A token is inside if it weighs at least min_p, and what is above it weighs less than top_p of all that does: a sum over
+    the few blocks with something above, where a sort would look at the vocabulary. Whatever weighs no more than a rejected
+    token is outside as well, so the next draw is from those above it, and the greatest is always inside. Each draw is from
+    the weights restricted to a superset of the inside, hence accepted tokens are distributed as the weights inside.
     """
     device = weights.device
-    weights = weights.flatten(1)
-    limit = torch.from_numpy(params.top_p).to(device) * weights.sum(-1).double()
+    maxima = weights.amax(-1)
+    least, top_p = (torch.from_numpy(values).to(device) for values in (params.min_p, params.top_p))
+    # The greatest float below min_p, so that "above" includes min_p itself; -1 includes all.
+    below_least = torch.nextafter(least.float(), torch.tensor(-1.0, device=device))
+    limit = torch.where(top_p < 1, top_p * mass_above(weights, maxima, below_least).double(), torch.inf)
     pending, attempt = torch.arange(len(tokens), device=device), 0
     while True:
-        own = weights.gather(1, tokens[pending][:, None])
-        above = torch.where(weights > own, weights, 0)
-        rejected = (above.sum(-1).double() >= limit[pending]).nonzero().squeeze(1)
+        own = weights.flatten(1).gather(1, tokens[pending][:, None]).squeeze(1)
+        outside = (mass_above(weights, maxima, own) >= limit[pending]) | (own <= below_least[pending])
+        rejected = outside.nonzero().squeeze(1)
         if len(rejected) == 0:
             return tokens
-        weights, pending, attempt = above[rejected], pending[rejected], attempt + 1
+        pending, attempt = pending[rejected], attempt + 1
+        weights, bound = weights.index_select(0, rejected), own[rejected, None, None]
+        weights.mul_(torch.gt(weights, bound, out=torch.empty_like(weights)))
+        maxima = weights.amax(-1)
         again = pending.numpy(force=True)
         uniform = torch.from_numpy(uniforms(params.seed[again], positions[again], attempt)).to(device)
-        tokens[pending] = draw_columns(weights.view(len(pending), -1, BLOCK), uniform)
+        tokens[pending] = draw_columns(weights, uniform)
 
 
 def _column(values: npt.NDArray[np.float64], device: torch.device, dtype: torch.dtype = torch.float32) -> Tensor:
