@@ -82,9 +82,11 @@ def _redraw_until_inside(weights: Tensor, tokens: Tensor, params: RowParams, pos
     device = weights.device
     maxima = weights.amax(-1)
     least, top_p = (torch.from_numpy(values).to(device) for values in (params.min_p, params.top_p))
-    # The greatest float below min_p, so that "above" includes min_p itself; -1 includes all.
+    # The greatest float below min_p, so that "above" includes min_p itself. Infinity: no blocks to look at.
     below_least = torch.nextafter(least.float(), torch.tensor(-1.0, device=device))
-    limit = torch.where(top_p < 1, top_p * mass_above(weights, maxima, below_least).double(), torch.inf)
+    with_least = mass_above(weights, maxima, torch.where(least > 0, below_least, torch.inf))
+    total = torch.where(least > 0, with_least, weights.sum((1, 2))).double()
+    limit = torch.where(top_p < 1, top_p * total, torch.inf)
     pending, attempt = torch.arange(len(tokens), device=device), 0
     while True:
         own = weights.flatten(1).gather(1, tokens[pending][:, None]).squeeze(1)
