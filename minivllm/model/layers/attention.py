@@ -25,7 +25,7 @@ class SelfAttention(Layer):
 
     def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
         packed = self.qkv_proj(x).view(self._packed_shape)  # [num_tokens, heads of q, k and v, head_dim]
-        q, k, v = packed.split(self._split, dim=1)
+        q, k, v = packed.split_with_sizes(self._split, dim=1)
         self._apply_rotary(q, k, positions, self._cos_sin)
         out = ctx.backend.forward(q, k, v, ctx.kv_caches[self._index], ctx.metadata)
         return self.o_proj(out.view(-1, self._width))
