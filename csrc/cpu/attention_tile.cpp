@@ -68,7 +68,7 @@ class TileAttention {
     sum = at + padded;
     memset(acc, 0, padded * dim * sizeof(float));
     memset(weights, 0, padded * kTileKeys * sizeof(Bf16));
-    for (long row = 0; row < rows; row++) top[row] = kHidden, sum[row] = 0;
+    for (long row = 0; row < padded; row++) top[row] = kHidden, sum[row] = 0;
     pack_queries(padded);
   }
 
@@ -80,7 +80,7 @@ class TileAttention {
       locate(key, count);
       multiply_queries(round_up(count, kGroup) / kGroup);
       pack_values(key, count);
-      for (long row = 0; row < rows; row++) soften(row, key, count);
+      for (long first = 0; first < rows; first += kGroup) soften(first, key, count);
       multiply_values(round_up(count, kDepth) / kDepth);
     }
     _tile_release();
@@ -158,37 +158,78 @@ class TileAttention {
     }
   }
 
-  // Running softmax of one row; older results of the row shrink by the change of its maximum.
-  void soften(long row, long key, long count) {
+  // Running softmax of a group of rows: scores -> weights; older results of a row shrink by the change of its maximum. Scores
+  // are in units of log 2. Steps with a long latency (maximum, sum, factor) are taken for all rows of the group at once.
+  void soften(long first, long key, long count) {
     constexpr int kVectors = kTileKeys / kLanes;
-    const float* from = scores + row * kTileKeys;
-    const long position = item.position + row / group;
+    const long active = min_of(kGroup, rows - first);
+    vf best[kGroup], total[kGroup];
+    for (long r = 0; r < active; r++) {
+      float* row = scores + (first + r) * kTileKeys;
+      adjust(row, item.position + (first + r) / group, key, count);
+      vf high = load(row);
+      MINIVLLM_UNROLL for (int v = 1; v < kVectors; v++) high = vmax(high, load(row + v * kLanes));
+      best[r] = high;
+    }
+    for (long r = active; r < kGroup; r++) best[r] = total[r] = vf{};
+    const vf before = load(top + first), after = vmax(before, max_each(best)), factor = exp2(before - after);
+    store(top + first, after);
+    for (long r = 0; r < active; r++) {
+      const float* row = scores + (first + r) * kTileKeys;
+      Bf16* to = weights + (first + r) * kTileKeys;
+      vf sums[2] = {};
+      MINIVLLM_UNROLL for (int v = 0; v < kVectors; v++) {
+        const vf weight = exp2(load(row + v * kLanes) - top[first + r]);
+        sums[v % 2] += weight;
+        store(to + v * kLanes, weight);
+      }
+      total[r] = sums[0] + sums[1];
+    }
+    store(sum + first, load(sum + first) * factor + reduce_each(total));
+    for (long r = 0; r < active; r++) {
+      if (factor[r] == 1.0f) continue;
+      float* out = acc + (first + r) * dim;
+      for (long d = 0; d < dim; d += kLanes) store(out + d, load(out + d) * factor[r]);
+    }
+  }
+
+  // Raw scores of one row -> scaled, capped, in units of log 2, hidden where the row does not see the key.
+  void adjust(float* row, long position, long key, long count) const {
+    constexpr float kLog2e = 1.44269504f;
     const long low = max_of(item.key_begin, lowest_key(a, position)) - key, high = min_of(count - 1, position - key);
     const bool mask = low > 0 || high < kTileKeys - 1;
-    vf score[kVectors], best = splat(top[row]);
     const vf lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    MINIVLLM_UNROLL for (int v = 0; v < kVectors; v++) {
-      score[v] = cap(load(from + v * kLanes) * a.scale, a.soft_cap);
+    for (long i = 0; i < kTileKeys; i += kLanes) {
+      vf score = load(row + i) * (a.soft_cap == 0.0f ? a.scale * kLog2e : a.scale);
+      if (a.soft_cap != 0.0f) score = cap(score, a.soft_cap) * kLog2e;
       if (mask) {
-        const vf at = lane + (float)(v * kLanes);
-        score[v] = at < (float)low ? splat(kHidden) : score[v];
-        score[v] = at > (float)high ? splat(kHidden) : score[v];
+        const vf at = lane + (float)i;
+        score = at < (float)low ? splat(kHidden) : score;
+        score = at > (float)high ? splat(kHidden) : score;
       }
-      best = vmax(best, score[v]);
+      store(row + i, score);
     }
-    const float highest = reduce_max(best);
-    vf total = {};
-    MINIVLLM_UNROLL for (int v = 0; v < kVectors; v++) {
-      const vf weight = vexp(score[v] - highest);
-      total += weight;
-      store(weights + row * kTileKeys + v * kLanes, weight);
-    }
-    const float factor = top[row] == highest ? 1.0f : vexp(splat(top[row] - highest))[0];
-    sum[row] = sum[row] * factor + reduce_add(total);
-    top[row] = highest;
-    if (factor == 1.0f) return;
-    float* out = acc + row * dim;
-    for (long d = 0; d < dim; d += kLanes) store(out + d, load(out + d) * factor);
+  }
+
+  // 2^x for x <= 0 with a relative error of 3e-6, ample for bf16 weights.
+  static vf exp2(vf x) {
+    x = x < -126.0f ? splat(kHidden) : x;  // no denormals
+    const vf n = (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = x - n;
+    vf p = splat(0.009560510517f);
+    p = p * r + 0.05591703951f;
+    p = p * r + 0.2402498126f;
+    p = p * r + 0.6931219697f;
+    p = p * r + 0.9999991655f;
+    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+  }
+
+  // Maxima of 16 vectors, one per lane.
+  static vf max_each(const vf* v) {
+    float turned[kGroup * kGroup];
+    transpose((const float*)v, turned, kGroup);
+    vf high = load(turned);
+    MINIVLLM_UNROLL for (int i = 1; i < kGroup; i++) high = vmax(high, load(turned + i * kGroup));
+    return high;
   }
 
   void multiply_values(long key_steps) {
@@ -221,7 +262,7 @@ class TileAttention {
       _mm512_storeu_ps(out + d, _mm512_permutex2var_ps(low, first, high));
       _mm512_storeu_ps(out + d + 16, _mm512_permutex2var_ps(low, second, high));
     }
-    finish_row(a, item, row, out, top[row], sum[row]);
+    finish_row(a, item, row, out, top[row] * 0.693147181f, sum[row]);
   }
 
   const AttentionArgs& a;

@@ -222,12 +222,13 @@ MINIVLLM_INLINE vf reduce_each(const vf* v) {
 #endif
 }
 
-// e^x with a relative error below 2e-7; 0 or denormal below -87.3, infinity above 88.8.
+// e^x with a relative error below 2e-7; 0 below -87.3, infinity above 88.8.
 MINIVLLM_INLINE vf vexp(vf x) {
   const vf low = splat(-87.3f), high = splat(88.7f);
 #if defined(__AVX512F__)
-  // One step beyond the limits, where the final scaling gives 0 or infinity by itself. NaN is the second operand and stays.
-  const vf y = (vf)_mm512_max_ps((__m512)(low - 20.0f), _mm512_min_ps((__m512)(high + 1.0f), (__m512)x));
+  // Beyond the limits the final scaling gives 0 or infinity by itself; going far below avoids denormals, which cost 230 cycles.
+  vf y = x < low ? splat(-1000.0f) : x;
+  y = y > high ? high + 1.0f : y;
   const vf n = (vf)_mm512_roundscale_ps((__m512)(y * 1.44269504f), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
   vf y = x < low ? low : x;
