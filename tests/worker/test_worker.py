@@ -1,0 +1,120 @@
+"""A whole worker on a tiny dummy model: its figures, warm-up, and requests that fail alone."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from minivllm.config.engine_args import EngineArgs
+from minivllm.errors import ConfigError
+from minivllm.messages.sampling_params import SamplingParams
+from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
+from minivllm.worker.sampling.sampler import NAN_LOGITS
+from minivllm.worker.warmup import warmup_plans
+from minivllm.worker.worker import Worker
+
+CONFIG = {
+    "architectures": ["MistralForCausalLM"],
+    "vocab_size": 100,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "sliding_window": 20,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Worker:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    config = EngineArgs(
+        model=str(tmp_path), load_format="dummy", cpu_threads=1, block_size=8, kv_cache_memory_bytes=1 << 20, max_num_seqs=4
+    ).resolve()
+    worker = Worker(config)
+    before = torch.get_num_threads()
+    worker.init_device()
+    worker.load_model()
+    yield worker
+    torch.set_num_threads(before)
+
+
+def new_slot(slot: int, tokens: list[int], params: SamplingParams) -> NewSlot:
+    return NewSlot(slot, f"r{slot}", tokens, len(tokens), 0, [2 * slot, 2 * slot + 1], params, [], [])
+
+
+def test_kv_figures(worker):
+    spec = worker.kv_spec()
+    # 3 layers, keys and values, 8 tokens, 2 heads of 8 dimensions, 2 bytes each.
+    assert (spec.block_size, spec.bytes_per_block, spec.sliding_window) == (8, 3 * 2 * 8 * 2 * 8 * 2, 20)
+    assert worker.available_kv_bytes() == 1 << 20
+
+
+def test_unused_cache_takes_no_memory(worker):
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    before = resident()
+    worker.allocate_kv((256 << 20) // worker.kv_spec().bytes_per_block)
+    assert resident() - before < 16 << 20
+
+
+def test_a_cache_beyond_all_memory(worker):
+    with pytest.raises(ConfigError, match="cannot allocate a KV cache of"):
+        worker.allocate_kv(1 << 40)
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2, 3, 64])
+def test_warm_up_leaves_every_slot_free(worker, num_blocks):
+    worker.allocate_kv(num_blocks)
+    worker.warm_up()
+    assert worker._runner._slots.requests == {}
+
+
+def test_warm_up_plans_stay_inside_the_cache():
+    for num_slots, num_blocks, block_size, max_model_len in ((1, 1, 1, 1), (1, 1, 2, 64), (8, 5, 4, 64), (2, 99, 16, 3)):
+        for plan in warmup_plans(num_slots, num_blocks, block_size, max_model_len):
+            blocks = [block for new in plan.new for block in new.block_ids]
+            assert len(set(blocks)) == len(blocks)
+            assert all(block < num_blocks for block in blocks)
+            assert all(new.slot < num_slots and len(new.token_ids) < max_model_len for new in plan.new)
+
+
+def test_a_request_with_nan_in_its_cache_fails_alone(worker):
+    worker.allocate_kv(8)
+    greedy = SamplingParams(temperature=0.0)
+    plan = StepPlan(
+        7, [], [new_slot(0, [1, 2, 3], greedy), new_slot(1, [4, 5], greedy)],
+        [ScheduledSlot(0, 3, 0, [], True), ScheduledSlot(1, 2, 0, [], True)],
+    )  # fmt: skip
+    first = worker.execute(plan)
+    assert first.step_id == 7
+    for layer in worker._pool.layers:
+        layer[:, 0] = float("nan")  # the first block of slot 0
+    second = worker.execute(StepPlan(8, [], [], [ScheduledSlot(0, 1, 3, [], True), ScheduledSlot(1, 1, 2, [], True)]))
+    assert [r.error for r in second.results] == [NAN_LOGITS, None]
+    assert [len(r.token_ids) for r in second.results] == [0, 1]
+
+
+def test_nan_in_prompt_logprobs_fails_alone(worker):
+    worker.allocate_kv(8)
+    worker._runner._model.model.embed_tokens.weight[9] = float("nan")
+    params = SamplingParams(temperature=0.0, prompt_logprobs=1)
+    plan = StepPlan(
+        0, [], [new_slot(0, [1, 9, 3, 4], params), new_slot(1, [4, 5, 6], params)],
+        [ScheduledSlot(0, 3, 0, [], False), ScheduledSlot(1, 2, 0, [], False)],
+    )  # fmt: skip
+    results = worker.execute(plan).results
+    assert [r.error for r in results] == [NAN_LOGITS, None]
+    assert [len(r.prompt_logprobs or []) for r in results] == [0, 2]
+
+
+def test_a_plan_that_only_frees(worker):
+    worker.allocate_kv(8)
+    assert worker.execute(StepPlan(3, [0, 1], [], [])).results == []
+    worker.check_health()
+    worker.shutdown()
+    worker.shutdown()
