@@ -21,6 +21,19 @@ namespace MINIVLLM_ISA {
 
 constexpr long kRowsAtOnce = 256;  // rows of x that stay in the second-level cache while the panels pass by
 
+// A row of x for kernels that cannot read it as it is: k padded with zeros, in their type.
+MINIVLLM_INLINE void prepare_row(const Bf16* from, uint16_t* to, long k, long depth) {
+  memcpy(to, from, k * sizeof *to);
+  memset(to + k, 0, (depth - k) * sizeof *to);
+}
+
+MINIVLLM_INLINE void prepare_row(const Bf16* from, float* to, long k, long depth) {
+  for (long i = 0; i < depth; i += kLanes) {
+    const long count = min_of(kLanes, k - i);
+    store(to + i, count == kLanes ? load(from + i) : count > 0 ? load_n(from + i, count) : vf{});
+  }
+}
+
 static void multiply_all(const GemmArgs& a, const Rows<Kernel::X>& x) {
   const long panels = (a.n + kPanel - 1) / kPanel, chunks = (a.m + kRowsAtOnce - 1) / kRowsAtOnce;
   parallel_for(chunks * panels, 1, [&](long begin, long end) {
@@ -33,11 +46,11 @@ static void multiply_all(const GemmArgs& a, const Rows<Kernel::X>& x) {
 
 void gemm(const GemmArgs& a) {
   const long depth = round_up(a.k, kDepth);
-  if (Kernel::takes_plain_rows(a, depth)) return multiply_all(a, {(const Kernel::X*)a.x, a.ldx, depth});
+  if (sizeof(Kernel::X) == sizeof(*a.x) && depth == a.k) return multiply_all(a, {(const Kernel::X*)a.x, a.ldx, depth});
   static thread_local Scratch scratch;
-  Kernel::X* x = (Kernel::X*)scratch.floats(round_up(a.m, 16) * depth);
+  Kernel::X* x = (Kernel::X*)scratch.floats(a.m * depth);
   parallel_for(a.m, max_of(1, 32768 / depth), [&](long begin, long end) {
-    for (long row = begin; row < end; row++) Kernel::prepare_row(a, row, x, depth);
+    for (long row = begin; row < end; row++) prepare_row((const Bf16*)a.x + row * a.ldx, x + row * depth, a.k, depth);
   });
   multiply_all(a, {x, depth, depth});
 }

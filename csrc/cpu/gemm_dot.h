@@ -9,13 +9,6 @@ struct Kernel {
   using X = uint16_t;
   static constexpr long kBlock = 8;
 
-  static bool takes_plain_rows(const GemmArgs& a, long depth) { return depth == a.k; }
-
-  static void prepare_row(const GemmArgs& a, long row, X* x, long depth) {
-    memcpy(x + row * depth, a.x + row * a.ldx, a.k * 2);
-    memset(x + row * depth + a.k, 0, (depth - a.k) * 2);
-  }
-
   template <int M>
   static void block(const GemmArgs& a, const Rows<X>& rows, const uint16_t* panel, long row, long column) {
     // A single row has too few independent sums to hide the latency of vdpbf16ps, so it takes k in four strands.

@@ -17,6 +17,15 @@ MINIVLLM_INLINE void store_row(const float* sums, const GemmArgs& a, long row, l
   Bf16* y = (Bf16*)a.y + row * a.n + column;
   const Bf16* bias = a.bias ? (const Bf16*)a.bias + column : nullptr;
   const long columns = min_of(kPanel, a.n - column);
+#if defined(__AVX512BF16__)
+  if (columns == kPanel) {
+    vf left = load(sums), right = load(sums + 16);
+    if (bias) left += load(bias), right += load(bias + 16);
+    const __m512bh both = _mm512_cvtne2ps_pbh((__m512)right, (__m512)left);
+    memcpy(y, &both, sizeof both);
+    return;
+  }
+#endif
   for (long i = 0; i < columns; i += kLanes) {
     const long count = min_of(kLanes, columns - i);
     const vf sum = load(sums + i);

@@ -21,64 +21,59 @@ struct alignas(64) TileConfig {
 struct Kernel {
   using X = uint16_t;
   static constexpr long kBlock = 32;
-  // From this many rows on x is copied tile by tile, so that the tiles' loads are streams.
-  static constexpr long kTiledFrom = 128;
+  // Finished sums of a block that wait to be stored: its rows leave two at a time between the tile instructions of the next
+  // block, which run meanwhile.
+  struct Pending {
+    const GemmArgs& a;
+    const float* sums;
+    long row, end, column;
 
-  static bool takes_plain_rows(const GemmArgs& a, long depth) { return depth == a.k && a.m < kTiledFrom; }
-
-  // Tiled: groups of 16 rows; in a group, 16 x 32 blocks along k.
-  static void prepare_row(const GemmArgs& a, long row, X* x, long depth) {
-    const X* from = a.x + row * a.ldx;
-    X* to = x + row / 16 * 16 * depth + row % 16 * kDepth;
-    for (long k = 0; k < depth; k += kDepth, to += 16 * kDepth) {
-      const long count = min_of(kDepth, a.k - k);
-      memcpy(to, from + k, count * 2);
-      memset(to + count, 0, (kDepth - count) * 2);
+    void store_some() {
+      for (int i = 0; i < 2 && row < end; i++, row++, sums += kPanel) store_row(sums, a, row, column);
     }
-  }
-
-  struct View {
-    const X* data;
-    long row_bytes, k_step, group_step;
+    void store_all() {
+      for (; row < end; row++, sums += kPanel) store_row(sums, a, row, column);
+    }
   };
 
-  static void block(const View& x, long row, long depth, const uint16_t* panel, long rows, float* sums) {
-    const X *upper = x.data + row / 16 * x.group_step, *lower = upper + x.group_step;
+  static void block(const X* x, long stride, long depth, const uint16_t* panel, long rows, float* sums, Pending& pending) {
+    const X* lower = x + 16 * stride;
     _tile_zero(0);
     _tile_zero(1);
     if (rows > 16) {
       _tile_zero(2);
       _tile_zero(3);
-      for (long k = 0; k < depth; k += kDepth, panel += kDepth * kPanel, upper += x.k_step, lower += x.k_step) {
+      for (long k = 0; k < depth; k += kDepth, panel += kDepth * kPanel, x += kDepth, lower += kDepth) {
         _tile_loadd(6, panel, kPanel * 4);
-        _tile_loadd(4, upper, x.row_bytes);
+        _tile_loadd(4, x, stride * 2);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, panel + kPanel, kPanel * 4);
         _tile_dpbf16ps(1, 4, 7);
-        _tile_loadd(5, lower, x.row_bytes);
+        pending.store_some();
+        _tile_loadd(5, lower, stride * 2);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
       }
       _tile_stored(2, sums + 16 * kPanel, kPanel * 4);
       _tile_stored(3, sums + 16 * kPanel + 16, kPanel * 4);
     } else {
-      for (long k = 0; k < depth; k += kDepth, panel += kDepth * kPanel, upper += x.k_step) {
-        _tile_loadd(4, upper, x.row_bytes);
+      for (long k = 0; k < depth; k += kDepth, panel += kDepth * kPanel, x += kDepth) {
+        _tile_loadd(4, x, stride * 2);
         _tile_loadd(6, panel, kPanel * 4);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, panel + kPanel, kPanel * 4);
         _tile_dpbf16ps(1, 4, 7);
+        pending.store_some();
       }
     }
     _tile_stored(0, sums, kPanel * 4);
     _tile_stored(1, sums + 16, kPanel * 4);
   }
 
-  // Rows [begin, end) of x times one panel; begin is a multiple of kBlock.
+  // Rows [begin, end) of x times one panel.
   static void multiply(const GemmArgs& a, const Rows<X>& x, const uint16_t* panel, long begin, long end, long column) {
-    alignas(64) float sums[kBlock * kPanel];
-    const bool plain = takes_plain_rows(a, x.depth);
-    const View view = plain ? View{x.data, x.stride * 2, kDepth, 16 * x.stride} : View{x.data, kDepth * 2, 16 * kDepth, 16 * x.depth};
+    alignas(64) float sums[2][kBlock * kPanel];
+    Pending pending{a, nullptr, 0, 0, column};
     long configured = 0;
     for (long row = begin; row < end; row += kBlock) {
       const long rows = min_of(kBlock, end - row);
@@ -87,9 +82,12 @@ struct Kernel {
         _tile_loadconfig(&config);
         configured = rows;
       }
-      block(view, row, x.depth, panel, rows, sums);
-      for (long i = 0; i < rows; i++) store_row(sums + i * kPanel, a, row + i, column);
+      float* own = sums[(row - begin) / kBlock % 2];
+      block(x.data + row * x.stride, x.stride, x.depth, panel, rows, own, pending);
+      pending.store_all();
+      pending.sums = own, pending.row = row, pending.end = row + rows;
     }
+    pending.store_all();
     _tile_release();
   }
 };

@@ -11,16 +11,6 @@ struct Kernel {
   static constexpr int kVectors = kLanes == 4 ? 4 : 2;
   static constexpr int kStripe = kVectors * kLanes;  // columns at once
 
-  static bool takes_plain_rows(const GemmArgs&, long) { return false; }
-
-  static void prepare_row(const GemmArgs& a, long row, X* x, long depth) {
-    const Bf16* from = (const Bf16*)a.x + row * a.ldx;
-    for (long k = 0; k < depth; k += kLanes) {
-      const long count = min_of(kLanes, a.k - k);
-      store(x + row * depth + k, count == kLanes ? load(from + k) : count > 0 ? load_n(from + k, count) : vf{});
-    }
-  }
-
   template <int M>
   static void block(const X* x, long depth, const uint16_t* panel, float* out) {
     // Even and odd k have sums of their own if a single row leaves registers free.
