@@ -55,7 +55,8 @@ void kv_write(int dtype, int cache_dtype, Address k, Address v, long k_stride, l
 void attention(int dtype, int cache_dtype, Address q, Address kv, Address out, Address block_tables, Address query_start,
                Address context_lens, long q_stride, long table_stride, long seqs, long blocks, long heads, long kv_heads,
                long block_size, long head_dim, float scale, float soft_cap, long window) {
-  AttentionArgs args{static_cast<DType>(dtype), at<void>(q), at<void>(kv), at<void>(out), at<int32_t>(block_tables), at<int32_t>(query_start),
+  AttentionArgs args{static_cast<DType>(dtype), at<void>(q), at<void>(kv), at<void>(out),
+                     at<int32_t>(block_tables), at<int32_t>(query_start),
                      at<int32_t>(context_lens), q_stride, table_stride, seqs, blocks, heads, kv_heads, block_size,
                      head_dim, scale, soft_cap, window, nullptr, 0, nullptr, 0, nullptr};
   const AttentionPlan plan = plan_attention(args, max_threads());

@@ -24,7 +24,7 @@ static void attend(const AttentionArgs& a, const AttentionItem& item, Scratch& s
   }
   if (rows == 1) return attend_rows<1, Cache>(a, item, scratch);
   if (rows == 2) return attend_rows<2, Cache>(a, item, scratch);
-  attend_tile<Cache>(a, item, rows, scratch);
+  attend_lanes<Cache>(a, item, rows, scratch);
 }
 
 template <class Cache>

@@ -8,43 +8,47 @@ namespace MINIVLLM_ISA {
 constexpr int kRowVectors = kLanes == 16 ? 4 : 2;  // accumulators: kRowVectors x kColumns
 constexpr int kColumns = kLanes == 16 ? 6 : 4;
 
-// out[c][rows] = sum over i of left[i][rows] * right(c, i) for Columns values of c; out * scale is added if scale is given.
-template <int Columns, int Vectors>
-static void tile_product(const float* left, long pitch, const float* right, long column_step, long step, long depth, const float* scale, float* out) {
-  vf sums[Columns][Vectors];
-  MINIVLLM_UNROLL for (int c = 0; c < Columns; c++)
-    MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++)
-      sums[c][v] = scale ? load(out + c * pitch + v * kLanes) * load(scale + v * kLanes) : vf{};
-  for (long i = 0; i < depth; i++) {
-    vf rows[Vectors];
-    MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++) rows[v] = load(left + i * pitch + v * kLanes);
-    MINIVLLM_UNROLL for (int c = 0; c < Columns; c++) {
-      const float factor = right[c * column_step + i * step];
-      MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++) sums[c][v] += factor * rows[v];
+// out[c][row] = sum over i of left[i][row] * right(c, i), row by row in vectors; with `scale`, out[c][row] * scale[row] is added.
+struct Product {
+  const float* left;  // [depth][pitch]
+  const float* right;
+  long column_step, depth_step;  // of right
+  long columns, depth, pitch;
+  const float* scale;  // [pitch] or null
+  float* out;          // [columns][pitch]
+
+  template <int Columns, int Vectors>
+  void block(long column, long row) const {
+    float* to = out + column * pitch + row;
+    vf sums[Columns][Vectors];
+    MINIVLLM_UNROLL for (int c = 0; c < Columns; c++)
+      MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++)
+        sums[c][v] = scale ? load(to + c * pitch + v * kLanes) * load(scale + row + v * kLanes) : vf{};
+    for (long i = 0; i < depth; i++) {
+      vf rows[Vectors];
+      MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++) rows[v] = load(left + i * pitch + row + v * kLanes);
+      MINIVLLM_UNROLL for (int c = 0; c < Columns; c++) {
+        const float factor = right[(column + c) * column_step + i * depth_step];
+        MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++) sums[c][v] += factor * rows[v];
+      }
     }
+    MINIVLLM_UNROLL for (int c = 0; c < Columns; c++)
+      MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++) store(to + c * pitch + v * kLanes, sums[c][v]);
   }
-  MINIVLLM_UNROLL for (int c = 0; c < Columns; c++)
-    MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++) store(out + c * pitch + v * kLanes, sums[c][v]);
-}
 
-template <int Vectors>
-static void tile_columns(const float* left, long pitch, const float* right, long column_step, long step, long columns, long depth, const float* scale, float* out) {
-  long c = 0;
-  for (; c + kColumns <= columns; c += kColumns) {
-    tile_product<kColumns, Vectors>(left, pitch, right + c * column_step, column_step, step, depth, scale, out + c * pitch);
+  template <int Vectors>
+  void stripe(long row) const {
+    long column = 0;
+    for (; column + kColumns <= columns; column += kColumns) block<kColumns, Vectors>(column, row);
+    for (; column < columns; column++) block<1, Vectors>(column, row);
   }
-  for (; c < columns; c++) tile_product<1, Vectors>(left, pitch, right + c * column_step, column_step, step, depth, scale, out + c * pitch);
-}
 
-static void tile_rows(const float* left, long pitch, const float* right, long column_step, long step, long columns, long depth, const float* scale, float* out) {
-  long r = 0;
-  for (; r + kRowVectors * kLanes <= pitch; r += kRowVectors * kLanes) {
-    tile_columns<kRowVectors>(left + r, pitch, right, column_step, step, columns, depth, scale ? scale + r : nullptr, out + r);
+  void run() const {
+    long row = 0;
+    for (; row + kRowVectors * kLanes <= pitch; row += kRowVectors * kLanes) stripe<kRowVectors>(row);
+    for (; row < pitch; row += kLanes) stripe<1>(row);
   }
-  for (; r < pitch; r += kLanes) {
-    tile_columns<1>(left + r, pitch, right, column_step, step, columns, depth, scale ? scale + r : nullptr, out + r);
-  }
-}
+};
 
 template <class Cache>
 MINIVLLM_INLINE void widen_rows(const Cache* const* rows, long count, long head_dim, float* out) {
@@ -89,9 +93,9 @@ struct Running {
 };
 
 template <class Cache>
-static void attend_tile(const AttentionArgs& a, const AttentionItem& item, long rows, Scratch& scratch) {
+static void attend_lanes(const AttentionArgs& a, const AttentionItem& item, long rows, Scratch& scratch) {
   const long pitch = round_up(rows, kLanes), dim = a.head_dim, group = a.heads / a.kv_heads;
-  float* q = scratch.floats(2 * dim * pitch + kKeys * pitch + 2 * kKeys * round_up(dim, kLanes) + 5 * pitch + round_up(dim, kLanes));
+  float* q = scratch.floats((2 * dim + kKeys + 5) * pitch + 2 * kKeys * dim + round_up(dim, kLanes));
   float *acc = q + dim * pitch, *scores = acc + dim * pitch, *state = scores + kKeys * pitch;
   float *from = state + 3 * pitch, *to = state + 4 * pitch, *wide = state + 5 * pitch, *line = wide + 2 * kKeys * dim;
   const Running running{state, state + pitch, state + 2 * pitch, from, to};
@@ -111,9 +115,9 @@ static void attend_tile(const AttentionArgs& a, const AttentionItem& item, long 
     block.locate(a, item, key);
     widen_rows(block.keys, block.count, dim, wide);
     widen_rows(block.values, block.count, dim, wide + kKeys * dim);
-    tile_rows(q, pitch, wide, dim, 1, block.count, dim, nullptr, scores);
+    Product{q, wide, dim, 1, block.count, dim, pitch, nullptr, scores}.run();
     running.update(scores, pitch, key, block.count, needs_mask(a, item, key, block.count), a);
-    tile_rows(scores, pitch, wide + kKeys * dim, 1, dim, dim, block.count, running.scale, acc);
+    Product{scores, wide + kKeys * dim, 1, dim, dim, block.count, pitch, running.scale, acc}.run();
   }
   for (long r = 0; r < rows; r++) {
     for (long d = 0; d < dim; d++) line[d] = acc[d * pitch + r];

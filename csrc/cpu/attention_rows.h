@@ -30,7 +30,8 @@ static void row_scores(const float* q, long padded, const Cache* const* keys, lo
 
 // acc[row][d] = acc * scale[row] + sum over keys of weight * value, Vectors * kLanes columns.
 template <int Rows, int Vectors, class Cache>
-MINIVLLM_INLINE void row_output(const float* weights, const float* scale, const Cache* const* values, long count, long d, long padded, float* acc) {
+MINIVLLM_INLINE void row_output(const float* weights, const float* scale, const Cache* const* values, long count, long d,
+                                long padded, float* acc) {
   vf sums[Rows][Vectors];
   MINIVLLM_UNROLL for (int r = 0; r < Rows; r++)
     MINIVLLM_UNROLL for (int v = 0; v < Vectors; v++) sums[r][v] = load(acc + r * padded + d + v * kLanes) * scale[r];
@@ -45,7 +46,8 @@ MINIVLLM_INLINE void row_output(const float* weights, const float* scale, const 
 }
 
 template <int Rows, class Cache>
-static void row_outputs(const float* weights, const float* scale, const Cache* const* values, long count, long head_dim, long padded, float* acc) {
+static void row_outputs(const float* weights, const float* scale, const Cache* const* values, long count, long head_dim,
+                        long padded, float* acc) {
   constexpr int kVectors = Rows <= 4 ? 2 : 1;
   long d = 0;
   for (; d + kVectors * kLanes <= head_dim; d += kVectors * kLanes) {

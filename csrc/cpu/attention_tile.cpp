@@ -39,8 +39,8 @@ static void transpose(const float* from, float* to, long pitch) {
   }
   // a[4q + c] holds, in 128-bit lane l, column 4l + c of rows 4q..4q+3.
   MINIVLLM_UNROLL for (int c = 0; c < 4; c++) {
-    const __m512 low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x44), high = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xee);
-    const __m512 low2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x44), high2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xee);
+    const __m512 low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x44), low2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x44);
+    const __m512 high = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xee), high2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xee);
     _mm512_storeu_ps(to + c * pitch, _mm512_shuffle_f32x4(low, low2, 0x88));
     _mm512_storeu_ps(to + (4 + c) * pitch, _mm512_shuffle_f32x4(low, low2, 0xdd));
     _mm512_storeu_ps(to + (8 + c) * pitch, _mm512_shuffle_f32x4(high, high2, 0x88));

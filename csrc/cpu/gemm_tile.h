@@ -21,6 +21,7 @@ struct alignas(64) TileConfig {
 struct Kernel {
   using X = uint16_t;
   static constexpr long kBlock = 32;
+
   // Finished sums of a block that wait to be stored: its rows leave two at a time between the tile instructions of the next
   // block, which run meanwhile.
   struct Pending {

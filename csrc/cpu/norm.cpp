@@ -36,7 +36,8 @@ void norm(const NormArgs& a) {
   parallel_for(a.rows, max_of(1, 16384 / a.cols), [&](long begin, long end) {
     for (long row = begin; row < end; row++) {
       const long at = row * a.cols;
-      norm_row((const T*)a.x + at, a.residual ? (T*)a.residual + at : nullptr, (const T*)a.weight, (T*)a.out + at, a.cols, a.eps);
+      T* residual = a.residual ? (T*)a.residual + at : nullptr;
+      norm_row((const T*)a.x + at, residual, (const T*)a.weight, (T*)a.out + at, a.cols, a.eps);
     }
   });
 }

@@ -76,7 +76,7 @@ struct AttentionArgs {
   float* partials;  // per row: head_dim accumulators, maximum, sum
 };
 
-// y = x @ w.T + bias in bf16. Packed w: panels of 32 columns (outputs); in a panel, for every pair of k, 32 lanes of 2 consecutive k.
+// y = x @ w.T + bias in bf16; gemm.cpp shows the layout of w.
 struct GemmArgs {
   const uint16_t* x;  // [m, k], rows ldx apart
   const uint16_t* w;  // packed, k padded to padded_k with zeros, n to a multiple of 32
