@@ -22,7 +22,7 @@ ENVIRONMENT = """
 | `MINIVLLM_API_KEY` | keys that clients must send, separated by commas; `--api-key` comes before it |
 | `MINIVLLM_CPU_THREADS` | default of `--cpu-threads` |
 | `MINIVLLM_LOGGING_LEVEL` | DEBUG, INFO (default), WARNING, ERROR, CRITICAL or OFF |
-| `MINIVLLM_NO_EXT` | set while installing: do not compile the CPU kernels |
+| `MINIVLLM_NO_EXT` | `1` while installing: do not compile the CPU kernels; later: do not use them |
 | `HF_HOME`, `HF_TOKEN`, `HF_HUB_OFFLINE` | huggingface_hub's own: where models are kept, key for private ones, ask nobody |
 """
 

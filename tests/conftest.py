@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before any test imports torch: see minivllm.config.env.calm_openmp
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 

@@ -1,4 +1,4 @@
-"""The environment variables, read here only. Every one of them starts with MINIVLLM_."""
+"""The environment variables, read and written here only. Every one that we read starts with MINIVLLM_."""
 
 import os
 
@@ -19,6 +19,19 @@ def cpu_threads() -> int | None:
     if not text.isdecimal() or int(text) < 1:
         raise ConfigError(f"MINIVLLM_CPU_THREADS must be an integer of at least 1, got {text!r}.")
     return int(text)
+
+
+def no_extension() -> bool:
+    """MINIVLLM_NO_EXT: run on the torch reference kernels even where the compiled ones are installed."""
+    return os.environ.get("MINIVLLM_NO_EXT", "0") not in ("", "0")
+
+
+def calm_openmp() -> None:
+    """Let OpenMP threads sleep soon after a parallel region. To be called before torch is imported for the first time.
+
+    By default libgomp's spin for milliseconds, which costs an idle core and, beside any other busy process, the caller.
+    """
+    os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def logging_level() -> str:
