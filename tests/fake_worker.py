@@ -153,6 +153,10 @@ class FakeWorker:
     def warm_up(self):
         self.calls.append("warm_up")
 
+    def time_prefills(self):
+        self.calls.append("time_prefills")
+        return [(64, 0.1)]
+
     def check_health(self):
         pass
 

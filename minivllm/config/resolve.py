@@ -139,6 +139,7 @@ def choose_step_size(draft: Draft) -> None:
     max_num_seqs, tokens, length = values["max_num_seqs"], values["max_num_batched_tokens"], values["max_model_len"]
     if max_num_seqs == AUTO:
         max_num_seqs = CPU_MAX_NUM_SEQS if tokens == AUTO else min(CPU_MAX_NUM_SEQS, tokens)
+    values["max_num_batched_tokens_auto"] = tokens == AUTO and values["enable_chunked_prefill"]
     if tokens == AUTO:
         tokens = max(CPU_MAX_NUM_BATCHED_TOKENS, max_num_seqs, 0 if values["enable_chunked_prefill"] else length)
     if tokens < max_num_seqs:

@@ -18,9 +18,17 @@ from minivllm.messages.step import StepPlan, StepResult
 class EngineCore:
     """Not thread-safe. `depth` steps are kept in flight, so that planning and execution overlap where the executor can."""
 
-    def __init__(self, config: EngineConfig, executor: Executor, num_blocks: int, depth: int | None = None):
+    def __init__(
+        self,
+        config: EngineConfig,
+        executor: Executor,
+        num_blocks: int,
+        num_step_tokens: int | None = None,
+        depth: int | None = None,
+    ):
+        """`num_step_tokens`: most tokens in a step, if not as configured."""
         self.executor = executor
-        self.scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.model.max_model_len)
+        self.scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.model.max_model_len, num_step_tokens)
         self._depth = depth or executor.max_in_flight
         self._in_flight: deque[tuple[StepPlan, Future[StepResult]]] = deque()
         self._stats_due = False  # something changed since the last stats were sent

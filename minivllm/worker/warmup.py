@@ -6,6 +6,7 @@ from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
 
 _PROMPT = 16  # tokens
+_TIMED_PROMPTS = (64, 128)
 
 
 def warmup_plans(num_slots: int, num_blocks: int, block_size: int, max_model_len: int) -> Iterator[StepPlan]:
@@ -20,20 +21,29 @@ def warmup_plans(num_slots: int, num_blocks: int, block_size: int, max_model_len
     blocks = list(range(-(-(length + 1) // block_size)))
     params = ways[: min(num_slots, num_blocks // len(blocks))]
     slots = range(len(params))
-    new = [
-        NewSlot(
-            slot=slot,
-            request_id=f"warm-up-{slot}",
-            token_ids=[0] * length,
-            num_prompt_tokens=length,
-            num_computed_tokens=0,
-            block_ids=[block + slot * len(blocks) for block in blocks],
-            sampling_params=way,
-            eos_token_ids=[],
-            bad_words_token_ids=[],
-        )
-        for slot, way in enumerate(params)
-    ]
+    new = [_new_slot(slot, length, [block + slot * len(blocks) for block in blocks], way) for slot, way in enumerate(params)]
     yield StepPlan(-1, [], new, [ScheduledSlot(slot, length, 0, [], True) for slot in slots])
     yield StepPlan(-1, [], [], [ScheduledSlot(slot, 1, length, [], True) for slot in slots])
     yield StepPlan(-1, list(slots), [], [])
+
+
+def timing_plans(num_blocks: int, block_size: int, max_model_len: int) -> Iterator[tuple[int, list[StepPlan]]]:
+    """Prompts of growing length, each with the plans that compute it and free its slot, as far as the cache holds them."""
+    for length in _TIMED_PROMPTS:
+        if length < max_model_len and length <= num_blocks * block_size:
+            new = _new_slot(0, length, list(range(-(-length // block_size))), SamplingParams(temperature=0.0))
+            yield length, [StepPlan(-1, [], [new], [ScheduledSlot(0, length, 0, [], True)]), StepPlan(-1, [0], [], [])]
+
+
+def _new_slot(slot: int, length: int, block_ids: list[int], params: SamplingParams) -> NewSlot:
+    return NewSlot(
+        slot=slot,
+        request_id=f"warm-up-{slot}",
+        token_ids=[0] * length,
+        num_prompt_tokens=length,
+        num_computed_tokens=0,
+        block_ids=block_ids,
+        sampling_params=params,
+        eos_token_ids=[],
+        bad_words_token_ids=[],
+    )

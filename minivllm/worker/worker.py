@@ -1,8 +1,11 @@
 """`Worker`: one device with its share of the model and of the KV cache. Called by an executor, always from one thread."""
 
+import time
+
 import torch
 
 from minivllm.config.engine_config import EngineConfig
+from minivllm.config.env import no_extension
 from minivllm.kernels import ops_for
 from minivllm.messages.kv_spec import KVSpec
 from minivllm.messages.step import StepPlan, StepResult
@@ -16,7 +19,9 @@ from minivllm.worker.model_runner import ModelRunner
 from minivllm.worker.prompt_logprobs import PromptLogprobs
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.sampler import Sampler
-from minivllm.worker.warmup import warmup_plans
+from minivllm.worker.warmup import timing_plans, warmup_plans
+
+_SLOW_SECONDS = 0.06  # a step that takes this long says enough about longer ones
 
 
 class Worker:
@@ -38,7 +43,7 @@ class Worker:
         """ConfigError, in one line, if the model folder does not hold the model that its config.json describes."""
         config, device = self._config, self._device.torch_name
         dtype, kv_dtype = getattr(torch, config.model.dtype), getattr(torch, config.cache.kv_cache_dtype)
-        ops = ops_for(device)
+        ops = ops_for(device, use_extension=not no_extension())
         backend = select_backend(config.spec, dtype, kv_dtype, device)(config.spec, ops)
         model = load_model(config, ops, dtype, device, progress)
         num_slots, block_size = config.scheduler.max_num_seqs, config.cache.block_size
@@ -68,6 +73,19 @@ class Worker:
             config.scheduler.max_num_seqs, layers[0].shape[1], config.cache.block_size, config.model.max_model_len
         ):
             self.execute(plan)
+
+    def time_prefills(self) -> list[tuple[int, float]]:
+        """Lengths of prompts and the seconds that a step with one of them takes; none if the cache is too small for them."""
+        times: list[tuple[int, float]] = []
+        num_blocks = self._loaded_pool().layers[0].shape[1]
+        for length, plans in timing_plans(num_blocks, self._config.cache.block_size, self._config.model.max_model_len):
+            begin = time.perf_counter()
+            for plan in plans:
+                self.execute(plan)
+            times.append((length, time.perf_counter() - begin))
+            if times[-1][1] > _SLOW_SECONDS:
+                break
+        return times
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:

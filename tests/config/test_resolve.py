@@ -115,6 +115,9 @@ def test_hf_overrides_may_raise_the_length(make_model: MakeModel) -> None:
 def test_step_size(make_model: MakeModel, options: dict[str, Any], seqs: int, tokens: int) -> None:
     scheduler = EngineArgs(make_model(), **options).resolve().scheduler
     assert (scheduler.max_num_seqs, scheduler.max_num_batched_tokens) == (seqs, tokens)
+    assert scheduler.max_num_batched_tokens_auto == (
+        "max_num_batched_tokens" not in options and "enable_chunked_prefill" not in options
+    )
 
 
 def test_the_queue_is_bounded_in_the_server_only(make_model: MakeModel) -> None:

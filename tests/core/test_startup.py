@@ -1,7 +1,7 @@
 """From config to core: the order of things, the number of blocks, and refusals that say what to change."""
 
 import pytest
-from fake_worker import collect, expected_output, make_config, make_request
+from fake_worker import FakeWorker, collect, expected_output, make_config, make_request
 
 from minivllm.errors import ConfigError
 
@@ -48,3 +48,30 @@ def test_an_automatic_length_is_lowered_to_what_fits(startup):
     object.__setattr__(config.model, "max_model_len_auto", True)
     _, ready = startup.build_core(config)
     assert (ready.num_blocks, ready.max_model_len) == (64, 256)
+
+
+@pytest.mark.parametrize(
+    ("times", "options", "num_tokens"),
+    [
+        ([(64, 0.03), (128, 0.05)], {}, 192),  # 0.3125 ms a token: 224 tokens in 0.08 s
+        ([(64, 0.028), (128, 0.041)], {}, 320),  # 0.203 ms a token: 320.3
+        ([(64, 0.09), (128, 0.04)], {}, 384),  # falling: counted as 0.156 ms a token
+        ([(64, 2.0)], {}, 128),
+        ([(64, 0.0001), (128, 0.0002)], {}, 2048),
+        ([], {}, 2048),
+        ([(64, 2.0)], {"max_num_seqs": 150}, 192),
+        ([(64, 2.0)], {"max_num_batched_tokens_auto": False}, 2048),
+    ],
+)
+def test_a_step_has_as_many_tokens_as_the_worker_is_fast(startup, monkeypatch, times, options, num_tokens):
+    monkeypatch.setattr(FakeWorker, "time_prefills", lambda self: times)
+    scheduler = {"max_num_batched_tokens": 2048, "max_num_batched_tokens_auto": True, **options}
+    core, _ = startup.build_core(make_config(max_model_len=3000, num_gpu_blocks_override=1000, **scheduler))
+    core.add([make_request("a", [1] * 2500, max_tokens=1)])
+    core.step()
+    assert core.scheduler.stats().num_batched_tokens == num_tokens
+
+
+def test_a_given_step_size_is_not_measured(startup):
+    startup.build_core(make_config(max_model_len=40))
+    assert "time_prefills" not in startup.workers[0].calls

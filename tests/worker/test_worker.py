@@ -11,7 +11,7 @@ from minivllm.errors import ConfigError
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
 from minivllm.worker.sampling.sampler import NAN_LOGITS
-from minivllm.worker.warmup import warmup_plans
+from minivllm.worker.warmup import timing_plans, warmup_plans
 from minivllm.worker.worker import Worker
 
 CONFIG = {
@@ -22,7 +22,7 @@ CONFIG = {
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
+    "max_position_embeddings": 200,
     "sliding_window": 20,
     "torch_dtype": "bfloat16",
 }
@@ -71,6 +71,9 @@ def test_a_cache_beyond_all_memory(worker):
 def test_warm_up_leaves_every_slot_free(worker, num_blocks):
     worker.allocate_kv(num_blocks)
     worker.warm_up()
+    times = worker.time_prefills()
+    assert bool(times) == (num_blocks == 64)
+    assert [length for length, seconds in times if seconds > 0] == [64, 128][: len(times)]
     assert worker._runner._slots.requests == {}
 
 
@@ -81,6 +84,21 @@ def test_warm_up_plans_stay_inside_the_cache():
             assert len(set(blocks)) == len(blocks)
             assert all(block < num_blocks for block in blocks)
             assert all(new.slot < num_slots and len(new.token_ids) < max_model_len for new in plan.new)
+
+
+def test_timed_prompts_stay_inside_the_cache():
+    def lengths(*sizes: int) -> list[int]:
+        found = []
+        for length, (compute, free) in timing_plans(*sizes):
+            assert (len(compute.new[0].token_ids), compute.num_tokens, free.freed_slots) == (length, length, [0])
+            assert len(compute.new[0].block_ids) * sizes[1] >= length and max(compute.new[0].block_ids) < sizes[0]
+            found.append(length)
+        return found
+
+    assert lengths(8, 16, 4096) == [64, 128]
+    assert lengths(7, 16, 4096) == [64]
+    assert lengths(99, 16, 128) == [64]
+    assert lengths(3, 16, 4096) == []
 
 
 def test_a_request_with_nan_in_its_cache_fails_alone(worker):

@@ -46,6 +46,19 @@ class KVCacheManager:
                 found.append(block_id)
         return found
 
+    def is_same_block(
+        self,
+        index: int,
+        blocks: SequenceBlocks,
+        token_ids: Sequence[int],
+        other: SequenceBlocks,
+        other_token_ids: Sequence[int],
+    ) -> bool:
+        """Whether two sequences could share their block `index`, which both must have full; False without prefix caching."""
+        return self.enable_prefix_caching and self._digest(blocks, token_ids, index) == self._digest(
+            other, other_token_ids, index
+        )
+
     def allocate(self, blocks: SequenceBlocks, num_tokens: int, cached: Sequence[int] = (), spare: int = 0) -> list[int] | None:
         """Make the sequence hold blocks for `num_tokens` tokens; returns what was added, or None (nothing changed).
 

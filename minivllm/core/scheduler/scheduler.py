@@ -22,18 +22,28 @@ from minivllm.messages.request import EngineRequest
 from minivllm.messages.stats import SchedulerStats
 from minivllm.messages.step import SlotResult, StepPlan, StepResult
 
+_MAX_SKIPPED = 64  # waiting requests looked at in a step without being let in
 _WATERMARK = 0.01  # share of blocks kept for the running to grow into, else a newcomer would be preempted at once
 
 
 class Scheduler:
     """Several plans may be in flight; they must be executed, and their results applied, in the order of planning."""
 
-    def __init__(self, config: SchedulerConfig, cache: CacheConfig, num_blocks: int, max_model_len: int):
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        cache: CacheConfig,
+        num_blocks: int,
+        max_model_len: int,
+        num_step_tokens: int | None = None,
+    ):
+        """`num_step_tokens` comes in the place of the config's max_num_batched_tokens where that was found by measuring."""
         self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
         # A sequence that grows beyond the whole pool could never be computed, so the pool is a length limit too.
         self.max_model_len = min(max_model_len, num_blocks * cache.block_size)
         self._config = config
-        if not config.enable_chunked_prefill and config.max_num_batched_tokens < self.max_model_len:
+        self._num_step_tokens = num_step_tokens or config.max_num_batched_tokens
+        if not config.enable_chunked_prefill and self._num_step_tokens < self.max_model_len:
             raise ValueError("without chunked prefill, a step must have room for max_model_len tokens")
         self._order = POLICIES[config.scheduling_policy]
         self._rules = make_rules(config)
@@ -126,7 +136,7 @@ class Scheduler:
         """Give the running what they need, taking blocks from the last ones if there are none. False if one was preempted."""
         running = self._running
         num_before = len(running)
-        budget = self._config.max_num_batched_tokens
+        budget = self._num_step_tokens
         index = 0
         while index < len(running) and budget > 0:
             request = running[index]
@@ -153,15 +163,18 @@ class Scheduler:
     def _admit_waiting(self, builder: PlanBuilder) -> None:
         """Let waiting requests in, in order, until one finds no budget, slot or blocks. Skipped ones go back."""
         skipped: list[Request] = []
-        while self._free_slots and (request := self._waiting.peek()) is not None:
-            budget = self._config.max_num_batched_tokens - builder.num_tokens
+        unfinished = [r for r in self._running if r.num_computed < len(r.tokens)]
+        while self._free_slots and len(skipped) < _MAX_SKIPPED and (request := self._waiting.peek()) is not None:
+            budget = self._num_step_tokens - builder.num_tokens
+            if budget == 0:
+                break
             cached = self.kv_cache.match_prefix(request.blocks, request.tokens, request.max_cached_tokens)
             num_cached_tokens = len(cached) * self.kv_cache.block_size
             num_needed = len(request.tokens) - num_cached_tokens
-            if budget == 0 or (num_needed > budget and not self._config.enable_chunked_prefill):
+            if num_needed > budget and not self._config.enable_chunked_prefill:
                 break
             num_tokens = self._limit(request, min(num_needed, budget))
-            if num_tokens == 0:
+            if num_tokens == 0 or self._is_coming(request, len(cached), unfinished):
                 skipped.append(self._waiting.pop())
                 continue
             # Blocks for all known tokens at once: a prompt that is let in must not be stopped half way.
@@ -171,8 +184,19 @@ class Scheduler:
             self._waiting.pop()
             self._enter(builder, request, num_cached_tokens)
             self._schedule(builder, request, num_tokens, [])
+            if request.num_computed < len(request.tokens):
+                unfinished.append(request)
         for request in skipped:
             self._waiting.push(request)
+
+    def _is_coming(self, request: Request, index: int, unfinished: list[Request]) -> bool:
+        """Whether one of `unfinished` will compute block `index` of the request anyway: then it is worth waiting for."""
+        end = (index + 1) * self.kv_cache.block_size
+        return end <= request.max_cached_tokens and any(
+            other.num_computed < end <= len(other.tokens)
+            and self.kv_cache.is_same_block(index, request.blocks, request.tokens, other.blocks, other.tokens)
+            for other in unfinished
+        )
 
     def _enter(self, builder: PlanBuilder, request: Request, num_cached_tokens: int) -> None:
         if request.num_cached_tokens is None:  # blocks it finds again after a preemption are its own, and no merit

@@ -106,6 +106,38 @@ def test_requests_of_one_step_share_their_prompt():
     assert core.scheduler.kv_cache.usage == (4 + 4) / 64
 
 
+def test_a_prompt_computed_in_chunks_is_waited_for_not_computed_twice():
+    """1,024 shared tokens and 32 of its own each; the threshold leaves room in the step that nobody may use for the same."""
+    core = make_core(
+        num_blocks=400, max_model_len=1100, max_num_seqs=5, max_num_batched_tokens=256, long_prefill_token_threshold=100
+    )
+    shared = [1 + i % 48 for i in range(1024)]
+    requests = [make_request(str(i), [*shared, *[i + 1] * 32], ignore_eos=True, max_tokens=3) for i in range(4)]
+    other = endless("other", 40, first=40)
+    core.add([*requests, other])
+    core.step()
+    assert [n.request_id for n in core.executor.plans[0].new] == ["0", "other"]
+    answers = collect(core)
+    assert [answers[str(i)].cached for i in range(4)] == [0, 1024, 1024, 1024]
+    stats = core.scheduler.stats()
+    assert (stats.prefix_cache_queries, stats.prefix_cache_hits) == (4 * 1056 + 40, 3 * 1024)
+    # Every token of a prompt once, and a decoded one for each token but the last of each answer.
+    assert stats.num_batched_tokens == 1024 + 4 * 32 + 40 + 4 * 2 + 19
+    for request in requests:
+        assert answers[request.request_id].tokens == expected_output(request, 1100)[0]
+
+
+def test_who_waits_for_a_prompt_goes_on_when_that_one_ends():
+    core = make_core(max_num_batched_tokens=16, long_prefill_token_threshold=4)
+    shared = list(range(1, 41))
+    core.add([make_request(x, [*shared, y], ignore_eos=True, max_tokens=1) for x, y in (("a", 41), ("b", 42))])
+    core.step()
+    core.step()
+    core.abort(["a"])
+    answers = collect(core)
+    assert (answers["b"].cached, list(answers)) == (8, ["b"])
+
+
 def test_prompt_logprobs_do_not_read_the_cache_but_fill_it():
     prompt = list(range(1, 14))
     core = make_core()
