@@ -69,6 +69,18 @@ void attention(int dtype, int cache_dtype, Address q, Address kv, Address out, A
   kernels().attention[cache_dtype](args);
 }
 
+void choose(int dtype, Address logits, Address rows, long num_rows, long stride, long columns, Address params, Address seeds,
+            Address tokens) {
+  kernels().choose[dtype]({{at<void>(logits), at<int64_t>(rows), num_rows, stride, columns}, at<double>(params),
+                           at<int64_t>(seeds), at<int64_t>(tokens)});
+}
+
+void logprobs(int dtype, Address logits, Address rows, long num_rows, long stride, long columns, Address tokens, long count,
+              Address values, Address ids, Address ranks) {
+  kernels().logprobs[dtype]({{at<void>(logits), at<int64_t>(rows), num_rows, stride, columns}, at<int64_t>(tokens), count,
+                             at<float>(values), at<int64_t>(ids), at<int64_t>(ranks)});
+}
+
 void gemm(Address x, Address w, Address bias, Address y, long m, long n, long k, long ldx) {
   kernels().gemm({at<uint16_t>(x), at<uint16_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
 }
@@ -105,6 +117,8 @@ NB_MODULE(_cpu, m) {
   m.def("gate", &gate);
   m.def("kv_write", &kv_write);
   m.def("attention", &attention, nb::call_guard<nb::gil_scoped_release>());
+  m.def("choose", &choose, nb::call_guard<nb::gil_scoped_release>());
+  m.def("logprobs", &logprobs, nb::call_guard<nb::gil_scoped_release>());
   m.def("gemm", &gemm, nb::call_guard<nb::gil_scoped_release>());
   m.def("gemm_pack", &gemm_pack, nb::call_guard<nb::gil_scoped_release>());
   m.def("gemm_rows", &gemm_rows);

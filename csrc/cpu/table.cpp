@@ -17,6 +17,8 @@ const KernelTable table = {
      {kv_write<Bf16, float>, kv_write<Bf16, Bf16>, kv_write<Bf16, F16>},
      {kv_write<F16, float>, kv_write<F16, Bf16>, kv_write<F16, F16>}},
     {attention<float>, attention<Bf16>, attention<F16>},
+    {choose<float>, choose<Bf16>, choose<F16>},
+    {logprobs<float>, logprobs<Bf16>, logprobs<F16>},
     gemm,
     gemm_pack,
     gemm_rows,

@@ -85,6 +85,32 @@ struct GemmArgs {
   long m, n, k, ldx;
 };
 
+// Rows of logits to look at: `rows` of a matrix whose rows are `stride` elements apart, or its first `num_rows` (null).
+struct LogitRows {
+  const void* logits;
+  const int64_t* rows;
+  long num_rows, stride, columns;
+};
+
+struct ChooseArgs {
+  LogitRows in;
+  const double* params;  // [num_rows, 4]: temperature (0: greedy), top_k (0: off), top_p, min_p
+  const int64_t* seeds;  // [num_rows, 2]: seed, position
+  int64_t* tokens;       // [num_rows]; kBroken or kNothingLeft instead of a column
+};
+
+struct LogprobArgs {
+  LogitRows in;
+  const int64_t* tokens;  // [num_rows]
+  long count;             // alternatives, at most `columns`
+  float* values;          // [num_rows, 1 + count]: of the token, then of the alternatives in falling order
+  int64_t* ids;           // [num_rows, 1 + count]
+  int64_t* ranks;         // [num_rows]: of the token, from 1
+};
+
+constexpr int64_t kBroken = -1;       // NaN or +inf among the logits
+constexpr int64_t kNothingLeft = -2;  // all are -inf
+
 struct KernelTable {
   const char* name;
   // One entry per DType of the activations.
@@ -93,6 +119,8 @@ struct KernelTable {
   void (*gate[3])(const GateArgs&);
   void (*kv_write[3][3])(const KvWriteArgs&);    // [activations][cache]
   void (*attention[3])(const AttentionArgs&);    // [cache]
+  void (*choose[3])(const ChooseArgs&);          // [logits]
+  void (*logprobs[3])(const LogprobArgs&);       // [logits]
   void (*gemm)(const GemmArgs&);
   void (*gemm_pack)(const uint16_t* w, uint16_t* packed, long n, long k);
   void (*gemm_rows)(const uint16_t* packed, const int64_t* indices, uint16_t* out, long count, long k);

@@ -10,6 +10,8 @@ template <class T> void rotary(const RotaryArgs&);
 template <class T> void gate(const GateArgs&);
 template <class T, class Cache> void kv_write(const KvWriteArgs&);
 template <class Cache> void attention(const AttentionArgs&);
+template <class T> void choose(const ChooseArgs&);
+template <class T> void logprobs(const LogprobArgs&);
 void gemm(const GemmArgs&);
 void gemm_pack(const uint16_t* w, uint16_t* packed, long n, long k);
 void gemm_rows(const uint16_t* packed, const int64_t* indices, uint16_t* out, long count, long k);

@@ -194,6 +194,19 @@ MINIVLLM_INLINE float reduce_max(vf v) {
 #endif
 }
 
+// Whether a comparison holds in some lane.
+MINIVLLM_INLINE bool any(vi mask) {
+#if defined(__AVX512F__)
+  return _mm512_test_epi32_mask((__m512i)mask, (__m512i)mask) != 0;
+#elif defined(__AVX2__)
+  return _mm256_movemask_epi8((__m256i)mask) != 0;
+#else
+  int32_t bits = 0;
+  for (int i = 0; i < kLanes; i++) bits |= mask[i];
+  return bits != 0;
+#endif
+}
+
 // Sums of kLanes vectors, one per lane: result[i] = sum of the lanes of v[i].
 MINIVLLM_INLINE vf reduce_each(const vf* v) {
 #if defined(__AVX512F__)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 logger = logging.getLogger("minivllm.kernels")
 
-OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm")
+OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "sampling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,7 @@ class Ops:
     rotary: ModuleType
     activation: ModuleType
     gemm: ModuleType
+    sampling: ModuleType
 
 
 def extension_error() -> str | None:

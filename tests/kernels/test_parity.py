@@ -219,6 +219,52 @@ def pack_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield lambda gemm: (gemm.rows(gemm.pack(weight.t().contiguous().t()), torch.arange(40)),)
 
 
+# ---- sampling
+
+
+def distinct_logits(rows: int, columns: int, dtype: torch.dtype) -> Tensor:
+    """No two in a row are equal in any of the types: the order of equal ones is not defined."""
+    steps = torch.stack([torch.randperm(columns) for _ in range(rows)])
+    return (steps - columns + 0x4000 + 840).to(torch.int16).view(torch.bfloat16).to(dtype)
+
+
+def choose_cases(dtype: torch.dtype) -> Iterator[Case]:
+    options = torch.tensor(
+        list(itertools.product((0.0, 0.3, 1.0, 2.0), (0, 1, 20, 300), (1.0, 0.9, 0.4), (0.0, 0.05, 1.0))), dtype=torch.float64
+    )
+    seeds = torch.randint(-(2**63), 2**63 - 1, (len(options), 2))
+    for columns in (1, 63, 64, 65, 1000, 840):
+        logits = distinct_logits(len(options), columns + 3, dtype)[:, :columns]
+        logits[5::7, ::3] = -torch.inf
+        logits[8, :] = -torch.inf
+        logits[11, columns // 2], logits[13, 0] = torch.nan, torch.inf
+        yield lambda sampling, x=logits: (sampling.choose(x, None, options, seeds),)
+        some = torch.randperm(len(options))[:70]
+        yield lambda sampling, x=logits, at=some: (sampling.choose(x, at, options[:70], seeds[:70]),)
+    equal = torch.zeros(3, 5000, dtype=dtype)
+    equal[1, 4000:] = equal[2, 4999] = 1
+    greedy = torch.tensor([[0.0, 0.0, 1.0, 0.0]] * 3, dtype=torch.float64)
+    yield lambda sampling: (sampling.choose(equal, None, greedy, seeds[:3]),)
+    yield lambda sampling: (sampling.choose(equal[:0], None, greedy[:0], seeds[:0]),)
+    yield lambda sampling: (sampling.choose(equal.t().contiguous().t(), None, greedy, seeds[:3]),)
+
+
+def logprobs_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for columns, count in ((1, 0), (1, 1), (65, 65), (840, 0), (840, 5), (840, 200)):
+        logits = (distinct_logits(20, columns + 3, dtype) / 8)[:, :columns]
+        logits[3, columns // 2] = torch.nan
+        logits[4, columns // 3] = -torch.inf
+        tokens = torch.randint(columns, (20,))
+
+        def run(sampling: ModuleType, x: Tensor = logits, tokens: Tensor = tokens, count: int = count) -> tuple[Tensor, ...]:
+            values, ids, ranks = sampling.logprobs(x, None, tokens, count)
+            some, _, _ = sampling.logprobs(x, torch.tensor([9, 2]), tokens[[9, 2]], count)
+            ids[3], ranks[3] = 0, 0  # they mean nothing in the row with NaN
+            return values, ids, ranks, some
+
+        yield run
+
+
 CASES = {
     ("norm", "rms_norm"): rms_norm_cases,
     ("norm", "add_rms_norm"): add_rms_norm_cases,
@@ -230,6 +276,8 @@ CASES = {
     ("gemm", "linear"): linear_cases,
     ("gemm", "rows"): rows_cases,
     ("gemm", "pack"): pack_cases,
+    ("sampling", "choose"): choose_cases,
+    ("sampling", "logprobs"): logprobs_cases,
 }
 
 
@@ -292,6 +340,9 @@ def test_any_number_of_threads(count: int, threads: Callable[[int], None]) -> No
     compare("attention", attention, torch.float32)
     wide = randn(200, 576, dtype=torch.float32)
     compare("norm", [lambda norm: (norm.rms_norm(wide, wide[0].clone(), 1e-5),)], torch.float32)
+    logits, seeds = distinct_logits(40, 16000, torch.float32) / 16, torch.randint(2**63 - 1, (40, 2))
+    options = torch.tensor([[0.8, 0, 1, 0], [1, 20, 1, 0], [1, 0, 0.9, 0], [0, 0, 1, 0]] * 10, dtype=torch.float64)
+    compare("sampling", [lambda sampling: (sampling.choose(logits, None, options, seeds),)], torch.float32)
 
 
 def compare(module: str, cases: Iterable[Case], dtype: torch.dtype) -> None:
