@@ -50,6 +50,8 @@ IMPORTS_IN_FUNCTIONS = {
     "engine/client.py": {"minivllm"},  # core.startup, the one door to torch
     "core/process.py": {"minivllm"},  # a process start
     "entrypoints/http/lifecycle.py": {"minivllm"},  # a process start, likewise
+    "entrypoints/cli/bench/offline.py": {"minivllm"},  # LLM, with torch: the help comes without
+    "entrypoints/cli/bench/plot.py": {"matplotlib"},  # only with --plot
     "entrypoints/cli/serve.py": {"minivllm", "uvloop"},  # a process start: the engine starts before the web server loads
 }
 

@@ -3,13 +3,15 @@
 import argparse
 import difflib
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from minivllm.config import cli, resolve
 from minivllm.config.engine_config import ENGINE_SECTIONS, EngineConfig
 from minivllm.config.option import Option, options_of
 from minivllm.config.sections.server import ServerConfig
 from minivllm.errors import ConfigError
+
+T = TypeVar("T", bound="EngineArgs")
 
 
 class EngineArgs:
@@ -34,6 +36,16 @@ class EngineArgs:
                     self.given[name] = known[name].check(value)
                 except ValueError as e:
                     raise ConfigError(f"{name} {e}.", param=name, value=value) from e
+
+    @classmethod
+    def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Add a flag for each option, grouped by section, and --config."""
+        return cli.add_flags(parser, cls.sections)
+
+    @classmethod
+    def from_cli_args(cls: type[T], args: argparse.Namespace) -> T:
+        """From parsed flags; a --config file fills in the options that no flag gives."""
+        return cls(**cli.given_options(args, cls.options()))
 
     @classmethod
     def options(cls) -> dict[str, Option]:
@@ -61,16 +73,6 @@ class AsyncEngineArgs(EngineArgs):
 
     sections = (EngineArgs.sections[0], ServerConfig, *EngineArgs.sections[1:])  # in the order of the help
     _server = True
-
-    @classmethod
-    def add_cli_args(cls, parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-        """Add a flag for each option, grouped by section, and --config."""
-        return cli.add_flags(parser, cls.sections)
-
-    @classmethod
-    def from_cli_args(cls, args: argparse.Namespace) -> "AsyncEngineArgs":
-        """From parsed flags; a --config file fills in the options that no flag gives."""
-        return cls(**cli.given_options(args, cls.options()))
 
     @cached_property
     def server(self) -> ServerConfig:

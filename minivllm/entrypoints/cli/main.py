@@ -6,7 +6,7 @@ import importlib
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
 from minivllm.errors import MinivllmError
@@ -14,14 +14,26 @@ from minivllm.version import __version__
 
 
 class Command(NamedTuple):
+    """A subcommand, or a group of them if `commands` has some."""
+
     module: str  # imported only if the command is used: the help and a mistyped command answer at once
     help: str
+    commands: Mapping[str, "Command"] = {}
 
 
 COMMANDS = {
     "serve": Command("serve", "serve a model over HTTP with an OpenAI-compatible API"),
     "chat": Command("chat", "chat with the model of a running server"),
     "complete": Command("complete", "let the model of a running server continue a text"),
+    "bench": Command(
+        "bench",
+        "measure a running server, or the engine by itself",
+        {
+            "serve": Command("bench.serve", "put a load on a running server: latencies, throughput, goodput"),
+            "latency": Command("bench.latency", "time one batch of requests, offline"),
+            "throughput": Command("bench.throughput", "time many requests given at once, offline"),
+        },
+    ),
     "collect-env": Command("collect_env", "print what a bug report should say about this machine"),
 }
 
@@ -32,12 +44,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command line and return its exit status: 0, 1 (did not work), 2 (wrong usage), 130 (Ctrl-C)."""
     arguments = [_with_dashes(a) for a in (sys.argv[1:] if argv is None else argv)]
     try:
-        if not arguments or arguments[0] not in COMMANDS:
-            return _without_command(arguments)
-        module = importlib.import_module(f"minivllm.entrypoints.cli.{COMMANDS[arguments[0]].module}")
-        parser = Parser(prog=f"minivllm {arguments[0]}")
-        module.add_options(parser)
-        return module.run(parser.parse_args(arguments[1:])) or OK
+        return _dispatch("minivllm", "An OpenAI-compatible LLM inference server.", COMMANDS, arguments)
     except MinivllmError as e:
         print(f"minivllm: error: {e.message}", file=sys.stderr)
         return FAILED
@@ -75,21 +82,35 @@ class Parser(argparse.ArgumentParser):
         return ""
 
 
-def _without_command(arguments: list[str]) -> int:
-    parser = Parser(prog="minivllm")
-    width = max(map(len, COMMANDS))
-    parser.description = "An OpenAI-compatible LLM inference server."
-    parser.usage = "minivllm COMMAND [options]"
+def _dispatch(prog: str, description: str, commands: Mapping[str, Command], arguments: list[str]) -> int:
+    if not arguments or arguments[0] not in commands:
+        return _without_command(prog, description, commands, arguments)
+    name, *rest = arguments
+    command = commands[name]
+    if command.commands:
+        return _dispatch(f"{prog} {name}", f"{command.help[0].upper()}{command.help[1:]}.", command.commands, rest)
+    module = importlib.import_module(f"minivllm.entrypoints.cli.{command.module}")
+    parser = Parser(prog=f"{prog} {name}")
+    module.add_options(parser)
+    return module.run(parser.parse_args(rest)) or OK
+
+
+def _without_command(prog: str, description: str, commands: Mapping[str, Command], arguments: list[str]) -> int:
+    parser = Parser(prog=prog)
+    width = max(map(len, commands))
+    parser.description = description
+    parser.usage = f"{prog} COMMAND [options]"
     parser.epilog = (
         "commands:\n"
-        + "\n".join(f"  {name:{width}}  {command.help}" for name, command in COMMANDS.items())
-        + "\n\n`minivllm COMMAND --help` says more. To begin: minivllm serve MODEL_FOLDER"
+        + "\n".join(f"  {name:{width}}  {command.help}" for name, command in commands.items())
+        + f"\n\n`{prog} COMMAND --help` says more."
+        + (" To begin: minivllm serve MODEL_FOLDER" if commands is COMMANDS else "")
     )
     parser.add_argument("-v", "--version", action="version", version=f"minivllm {__version__}", help="Show the version.")
     parser.add_argument("command", nargs="?", help=argparse.SUPPRESS)
     name = parser.parse_known_args(arguments)[0].command
     if name is not None:
-        close = difflib.get_close_matches(name, COMMANDS, n=1)
+        close = difflib.get_close_matches(name, commands, n=1)
         parser.error(f"unknown command {name!r}" + (f" (did you mean {close[0]}?)" if close else ""))
     if arguments:
         parser.parse_args(arguments)  # reports the unknown flag
