@@ -27,12 +27,15 @@ def warmup_plans(num_slots: int, num_blocks: int, block_size: int, max_model_len
     yield StepPlan(-1, list(slots), [], [])
 
 
-def timing_plans(num_blocks: int, block_size: int, max_model_len: int) -> Iterator[tuple[int, list[StepPlan]]]:
-    """Prompts of growing length, each with the plans that compute it and free its slot, as far as the cache holds them."""
-    for length in _TIMED_PROMPTS:
-        if length < max_model_len and length <= num_blocks * block_size:
-            new = _new_slot(0, length, list(range(-(-length // block_size))), SamplingParams(temperature=0.0))
-            yield length, [StepPlan(-1, [], [new], [ScheduledSlot(0, length, 0, [], True)]), StepPlan(-1, [0], [], [])]
+def timed_lengths(num_blocks: int, block_size: int, max_model_len: int) -> list[int]:
+    """Lengths of prompts whose time tells how long a step takes; as far as the cache holds them."""
+    return [length for length in _TIMED_PROMPTS if length < max_model_len and length <= num_blocks * block_size]
+
+
+def timing_plans(length: int, block_size: int) -> list[StepPlan]:
+    """A prompt of this length by itself, then its slot is free again."""
+    new = _new_slot(0, length, list(range(-(-length // block_size))), SamplingParams(temperature=0.0))
+    return [StepPlan(-1, [], [new], [ScheduledSlot(0, length, 0, [], True)]), StepPlan(-1, [0], [], [])]
 
 
 def _new_slot(slot: int, length: int, block_ids: list[int], params: SamplingParams) -> NewSlot:

@@ -11,7 +11,7 @@ from minivllm.errors import ConfigError
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
 from minivllm.worker.sampling.sampler import NAN_LOGITS
-from minivllm.worker.warmup import timing_plans, warmup_plans
+from minivllm.worker.warmup import timed_lengths, timing_plans, warmup_plans
 from minivllm.worker.worker import Worker
 
 CONFIG = {
@@ -86,19 +86,15 @@ def test_warm_up_plans_stay_inside_the_cache():
             assert all(new.slot < num_slots and len(new.token_ids) < max_model_len for new in plan.new)
 
 
-def test_timed_prompts_stay_inside_the_cache():
-    def lengths(*sizes: int) -> list[int]:
-        found = []
-        for length, (compute, free) in timing_plans(*sizes):
-            assert (len(compute.new[0].token_ids), compute.num_tokens, free.freed_slots) == (length, length, [0])
-            assert len(compute.new[0].block_ids) * sizes[1] >= length and max(compute.new[0].block_ids) < sizes[0]
-            found.append(length)
-        return found
-
-    assert lengths(8, 16, 4096) == [64, 128]
-    assert lengths(7, 16, 4096) == [64]
-    assert lengths(99, 16, 128) == [64]
-    assert lengths(3, 16, 4096) == []
+@pytest.mark.parametrize(
+    ("sizes", "lengths"), [((8, 16, 4096), [64, 128]), ((7, 16, 4096), [64]), ((99, 16, 128), [64]), ((3, 16, 4096), [])]
+)
+def test_timed_prompts_stay_inside_the_cache(sizes, lengths):
+    assert timed_lengths(*sizes) == lengths
+    for length in lengths:
+        compute, free = timing_plans(length, sizes[1])
+        assert (len(compute.new[0].token_ids), compute.num_tokens, free.freed_slots) == (length, length, [0])
+        assert len(compute.new[0].block_ids) * sizes[1] >= length and max(compute.new[0].block_ids) < sizes[0]
 
 
 def test_a_request_with_nan_in_its_cache_fails_alone(worker):
