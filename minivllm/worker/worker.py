@@ -21,7 +21,7 @@ from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.sampler import Sampler
 from minivllm.worker.warmup import timed_lengths, timing_plans, warmup_plans
 
-_SLOW_SECONDS = 0.06  # a step that takes this long says enough about longer ones
+_SLOW_SECONDS = 0.045  # a step that takes this long says enough about longer ones
 _LONG_SECONDS = 0.5  # too long to do it again
 
 
@@ -82,7 +82,8 @@ class Worker:
         times: list[tuple[int, float]] = []
         for length in timed_lengths(num_blocks, config.cache.block_size, config.model.max_model_len):
             seconds = self._time_prefill(length)
-            if _SLOW_SECONDS < seconds < _LONG_SECONDS:  # perhaps because something else was running
+            usual = times[-1][1] * length / times[-1][0] if times else _SLOW_SECONDS
+            if usual < seconds < _LONG_SECONDS:  # perhaps because something else was running
                 seconds = min(seconds, self._time_prefill(length))
             times.append((length, seconds))
             if seconds > _SLOW_SECONDS:
