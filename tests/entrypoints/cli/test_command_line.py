@@ -34,7 +34,7 @@ def test_help_names_the_commands() -> None:
     for arguments in ([], ["--help"]):
         done = minivllm(*arguments)
         assert done.returncode == 0 and done.stderr == ""
-        assert all(f"\n  {name} " in done.stdout for name in ("serve", "chat", "complete", "collect-env"))
+        assert all(f"\n  {name} " in done.stdout for name in ("serve", "chat", "complete", "bench", "collect-env"))
 
 
 def test_help_of_serve_is_grouped_and_ends_with_an_example() -> None:
