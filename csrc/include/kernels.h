@@ -101,7 +101,7 @@ struct ChooseArgs {
 
 struct LogprobArgs {
   LogitRows in;
-  const int64_t* tokens;  // [num_rows]
+  const int64_t* tokens;  // [num_rows]; a column of the matrix, also one beyond `columns`
   long count;             // alternatives, at most `columns`
   float* values;          // [num_rows, 1 + count]: of the token, then of the alternatives in falling order
   int64_t* ids;           // [num_rows, 1 + count]

@@ -1,4 +1,4 @@
-"""The small JSON files of a model folder, and what they say about the end of a text. Used by `resolve`."""
+"""The JSON files of a model folder: what they say about the end of a text and the number of tokens. Used by `resolve`."""
 
 import json
 from collections.abc import Mapping
@@ -18,10 +18,32 @@ class _AddedToken(msgspec.Struct):
     content: str
 
 
-class _AddedTokens(msgspec.Struct):
-    """The part of tokenizer.json that is read here; the megabytes beside it are skipped."""
+class _TokenizerModel(msgspec.Struct, frozen=True):
+    vocab: msgspec.Raw = msgspec.Raw()  # {token: id}, or [[token, score], ...] of a unigram model
+
+
+class TokenizerFile(msgspec.Struct):
+    """The parts of tokenizer.json that are read here; the megabytes beside them are skipped."""
 
     added_tokens: list[_AddedToken] = []
+    model: _TokenizerModel = _TokenizerModel()
+
+    def num_tokens(self, vocab_size: int) -> int | None:
+        """The least number above all ids, `vocab_size` if it is no less than that, None if it is not known."""
+        vocab = bytes(self.model.vocab)
+        # Ids stand in order, so that the last one mostly shows at once that the vocabulary is not padded.
+        last_id = vocab[vocab.rfind(b":") + 1 : -1].strip()
+        added = max((token.id for token in self.added_tokens), default=-1)
+        if (last_id.isdigit() and int(last_id) + 1 >= vocab_size) or added + 1 >= vocab_size:
+            return vocab_size
+        try:
+            if vocab.startswith(b"["):
+                largest = len(msgspec.json.decode(vocab, type=list[msgspec.Raw])) - 1
+            else:
+                largest = max(msgspec.json.decode(vocab, type=dict[str, int]).values())
+        except ValueError:  # no vocabulary, an empty one, or one of a form that we do not know
+            return None
+        return max(largest, added) + 1
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -55,18 +77,25 @@ def check_weights(folder: Path) -> None:
     raise ConfigError(f"{folder} has no weights: no *.safetensors file{found}.", param="model")
 
 
-def eos_token_ids(model: Path, tokenizer: Path, config: Mapping[str, Any], generation: Mapping[str, Any]) -> tuple[int, ...]:
+def read_tokenizer(folder: Path) -> TokenizerFile:
+    """tokenizer.json of a tokenizer's folder; an empty one if there is none."""
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        return TokenizerFile()
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=TokenizerFile)
+    except msgspec.DecodeError as e:
+        raise ConfigError(f"{path} is not a tokenizer: {e}.", param="tokenizer") from e
+
+
+def eos_token_ids(
+    folder: Path, tokenizer: TokenizerFile, config: Mapping[str, Any], generation: Mapping[str, Any]
+) -> tuple[int, ...]:
     """The tokens that end a text: those of generation_config.json, else config.json's, and the tokenizer's own."""
     ids = token_ids(generation.get("eos_token_id")) or token_ids(config.get("eos_token_id"))
-    token = read_json(tokenizer / "tokenizer_config.json").get("eos_token")
+    token = read_json(folder / "tokenizer_config.json").get("eos_token")
     content = token.get("content") if isinstance(token, dict) else token
-    path = tokenizer / "tokenizer.json"
-    if isinstance(content, str) and path.is_file():
-        try:
-            added = msgspec.json.decode(path.read_bytes(), type=_AddedTokens).added_tokens
-        except msgspec.DecodeError as e:
-            raise ConfigError(f"{path} is not a tokenizer: {e}.", param="tokenizer") from e
-        ids += tuple(t.id for t in added if t.content == content)
+    ids += tuple(t.id for t in tokenizer.added_tokens if t.content == content)
     return tuple(dict.fromkeys(ids))
 
 

@@ -91,8 +91,11 @@ def read_generation_config(draft: Draft) -> None:
         if not path.is_file():
             raise ConfigError(f"--generation-config {source} is neither auto, vllm nor a folder with generation_config.json.")
         generation = model_files.read_json(path)
+    assert draft.spec is not None
+    tokenizer = model_files.read_tokenizer(draft.tokenizer)
     draft.generation = GenerationConfig(
-        eos_token_ids=model_files.eos_token_ids(draft.folder, draft.tokenizer, draft.hf_config, generation),
+        eos_token_ids=model_files.eos_token_ids(draft.tokenizer, tokenizer, draft.hf_config, generation),
+        num_tokens=tokenizer.num_tokens(draft.spec.vocab_size),
         defaults=model_files.sampling_defaults(generation),
     )
 

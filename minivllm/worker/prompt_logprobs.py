@@ -1,6 +1,7 @@
 """`PromptLogprobs`: logprobs of prompt tokens, chunk by chunk, in row blocks that bound the memory for logits."""
 
 import math
+from types import ModuleType
 
 from torch import Tensor
 
@@ -8,18 +9,20 @@ from minivllm.messages.step import ScheduledSlot, StepPlan, TokenLogprobs
 from minivllm.model.interface import CausalLM
 from minivllm.worker.forward_inputs import ForwardInputs
 from minivllm.worker.request_slots import RequestSlots
-from minivllm.worker.sampling.blocked import to_blocked
 from minivllm.worker.sampling.logprobs import gather_logprobs
 
-_MAX_CELLS = 1 << 22  # logits at a time: 16 MiB in fp32
+_MAX_CELLS = 1 << 22  # logits at a time: 8 MiB in bf16
 
 
 class PromptLogprobs:
     """The hidden state of prompt position p tells of the token at p + 1, so a prompt of n tokens has n - 1 entries."""
 
-    def __init__(self, slots: RequestSlots, model: CausalLM, vocab_size: int):
+    def __init__(self, op: ModuleType, slots: RequestSlots, model: CausalLM, vocab_size: int):
+        """op: the kernels' `sampling`; columns of the logits beyond `vocab_size` are padding."""
+        self._op = op
         self._slots = slots
         self._model = model
+        self._vocab_size = vocab_size
         self._rows = max(1, _MAX_CELLS // vocab_size)
 
     def compute(self, plan: StepPlan, inputs: ForwardInputs, hidden: Tensor) -> dict[int, list[TokenLogprobs]]:
@@ -47,9 +50,8 @@ class PromptLogprobs:
         entries: list[TokenLogprobs] = []
         for begin in range(0, len(targets), self._rows):
             end = begin + self._rows
-            logits = self._model.compute_logits(hidden[begin:end])
-            some = targets[begin:end]
-            entries += gather_logprobs(to_blocked(logits), some, [wanted] * len(some), logits.shape[1])
+            logits, some = self._model.compute_logits(hidden[begin:end]), targets[begin:end]
+            entries += gather_logprobs(self._op, logits, list(range(len(some))), some, wanted, self._vocab_size)
         return entries
 
 

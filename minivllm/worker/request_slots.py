@@ -12,7 +12,7 @@ class RequestSlots:
     def __init__(self, num_slots: int, max_model_len: int, block_size: int):
         # One more than the longest text: with steps in flight a request is planned once after its last token.
         self.tokens = np.zeros((num_slots, max_model_len + 1), dtype=np.int32)
-        self.num_tokens = np.zeros(num_slots, dtype=np.int64)
+        self.num_tokens = [0] * num_slots
         self.block_tables = BlockTables(num_slots, -(-(max_model_len + 1) // block_size))
         self.requests: dict[int, NewSlot] = {}
 
@@ -38,3 +38,7 @@ class RequestSlots:
     def output(self, slot: int) -> np.ndarray:
         """Output tokens of the slot so far, a view."""
         return self.tokens[slot, self.requests[slot].num_prompt_tokens : self.num_tokens[slot]]
+
+    def num_outputs(self, slots: list[int]) -> list[int]:
+        """How many output tokens each of the slots has so far."""
+        return [self.num_tokens[slot] - self.requests[slot].num_prompt_tokens for slot in slots]

@@ -157,6 +157,28 @@ def test_the_tokenizers_own_end_counts_too(make_model: MakeModel, token: object)
     assert EngineArgs(make_model(files=files)).resolve().generation.eos_token_ids == (2, 9)
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "expected"),
+    [
+        ({"model": {"vocab": {"a": 0, ":998": 1, "b": 2}}}, 3),
+        ({"model": {"vocab": {"a": 0, "b": 2, "c": 1}}, "added_tokens": [{"id": 9, "content": "x"}]}, 10),
+        ({"model": {"vocab": {"b": 999, "a": 0}}}, 1000),
+        ({"model": {"vocab": {"a": 0, "b": 1600}}}, 1000),
+        ({"model": {"vocab": {"a": 0}}, "added_tokens": [{"id": 999, "content": "x"}]}, 1000),
+        ({"model": {"vocab": [["a:1", -1.5], ["b", -2.0]]}}, 2),
+        ({"model": {"vocab": {}}}, None),
+        ({"model": {"type": "BPE"}}, None),
+        ({}, None),
+    ],
+)
+def test_the_number_of_tokens_is_the_tokenizers(make_model: MakeModel, tokenizer: object, expected: int | None) -> None:
+    assert EngineArgs(make_model(files={"tokenizer.json": tokenizer})).resolve().generation.num_tokens == expected
+
+
+def test_without_a_tokenizer_the_number_of_tokens_is_not_known(make_model: MakeModel) -> None:
+    assert EngineArgs(make_model()).resolve().generation.num_tokens is None
+
+
 def refused(message: str, **options: Any) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         AsyncEngineArgs(**options).resolve()

@@ -251,14 +251,17 @@ def choose_cases(dtype: torch.dtype) -> Iterator[Case]:
 
 def logprobs_cases(dtype: torch.dtype) -> Iterator[Case]:
     for columns, count in ((1, 0), (1, 1), (65, 65), (840, 0), (840, 5), (840, 200)):
-        logits = (distinct_logits(20, columns + 3, dtype) / 8)[:, :columns]
+        logits = distinct_logits(20, columns + 3, dtype) / 8
         logits[3, columns // 2] = torch.nan
         logits[4, columns // 3] = -torch.inf
         tokens = torch.randint(columns, (20,))
+        tokens[7] = columns + 2
 
-        def run(sampling: ModuleType, x: Tensor = logits, tokens: Tensor = tokens, count: int = count) -> tuple[Tensor, ...]:
-            values, ids, ranks = sampling.logprobs(x, None, tokens, count)
-            some, _, _ = sampling.logprobs(x, torch.tensor([9, 2]), tokens[[9, 2]], count)
+        def run(
+            sampling: ModuleType, x: Tensor = logits, tokens: Tensor = tokens, count: int = count, columns: int = columns
+        ) -> tuple[Tensor, ...]:
+            values, ids, ranks = sampling.logprobs(x, None, tokens, count, columns)
+            some, _, _ = sampling.logprobs(x, torch.tensor([9, 2]), tokens[[9, 2]], count, columns)
             ids[3], ranks[3] = 0, 0  # they mean nothing in the row with NaN
             return values, ids, ranks, some
 

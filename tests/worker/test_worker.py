@@ -1,6 +1,7 @@
 """A whole worker on a tiny dummy model: its figures, warm-up, and requests that fail alone."""
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -28,9 +29,13 @@ CONFIG = {
 }
 
 
+NUM_TOKENS = CONFIG["vocab_size"] - 8  # of the tokenizer: the model's head is padded
+
+
 @pytest.fixture
 def worker(tmp_path: Path) -> Worker:
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"model": {"vocab": {f"t{i}": i for i in range(NUM_TOKENS)}}}))
     config = EngineArgs(
         model=str(tmp_path), load_format="dummy", cpu_threads=1, block_size=8, kv_cache_memory_bytes=1 << 20, max_num_seqs=4
     ).resolve()
@@ -124,6 +129,38 @@ def test_nan_in_prompt_logprobs_fails_alone(worker):
     results = worker.execute(plan).results
     assert [r.error for r in results] == [NAN_LOGITS, None]
     assert [len(r.prompt_logprobs or []) for r in results] == [0, 2]
+
+
+def test_padding_of_the_vocabulary_is_not_seen(worker, monkeypatch):
+    worker.allocate_kv(8)
+    model = worker._runner._model
+    compute = model.compute_logits
+
+    def with_large_padding(hidden: torch.Tensor) -> torch.Tensor:
+        logits = compute(hidden)
+        logits[:, NUM_TOKENS:] = 60.0
+        return logits
+
+    monkeypatch.setattr(model, "compute_logits", with_large_padding)
+    ways = (
+        SamplingParams(temperature=0.0, logprobs=4),
+        SamplingParams(temperature=2.0, logprobs=-1, prompt_logprobs=2),
+        SamplingParams(top_k=95, top_p=0.99),
+        SamplingParams(frequency_penalty=1.0, logit_bias={NUM_TOKENS: 9.0}),
+    )
+    new = [new_slot(slot, [1, NUM_TOKENS + slot, 3], params) for slot, params in enumerate(ways)]
+    results = worker.execute(StepPlan(0, [], new, [ScheduledSlot(slot, 3, 0, [], True) for slot in range(4)])).results
+    for step in range(10):
+        assert all(result.error is None and result.token_ids[0] < NUM_TOKENS for result in results)
+        assert len(results[0].logprobs[0].token_ids) == 5 and len(results[1].logprobs[0].token_ids) == NUM_TOKENS + 1
+        assert all(token < NUM_TOKENS for result in results[:2] for token in result.logprobs[0].token_ids)
+        assert sum(math.exp(p) for p in results[1].logprobs[0].logprobs[1:]) == pytest.approx(1, abs=1e-4)
+        if step == 0:
+            first, second = results[1].prompt_logprobs
+            assert first.token_ids[0] == NUM_TOKENS + 1  # a prompt may hold what is never chosen
+            assert all(token < NUM_TOKENS for token in (*first.token_ids[1:], *second.token_ids))
+        scheduled = [ScheduledSlot(slot, 1, 3 + step, [], True) for slot in range(4)]
+        results = worker.execute(StepPlan(step + 1, [], [], scheduled)).results
 
 
 def test_a_plan_that_only_frees(worker):

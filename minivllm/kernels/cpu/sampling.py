@@ -25,20 +25,20 @@ def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor) -
     return tokens
 
 
-def logprobs(logits: Tensor, rows: Tensor | None, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def logprobs(logits: Tensor, rows: Tensor | None, tokens: Tensor, count: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
     """See reference.sampling."""
     num_rows = _num_rows(logits, rows)
     if tokens.shape != (num_rows,) or tokens.dtype != torch.int64 or not tokens.is_contiguous():
         raise ValueError(f"tokens must be contiguous int64 [{num_rows}], got {tokens.dtype} {list(tokens.shape)}")
-    if not 0 <= count <= logits.shape[1]:
-        raise ValueError(f"{count} alternatives of {logits.shape[1]} columns")
+    if not 0 <= count <= vocab_size <= logits.shape[1]:
+        raise ValueError(f"{count} alternatives in a vocabulary of {vocab_size}, with {logits.shape[1]} columns")
     if not _covers(logits):
-        return reference.logprobs(logits, rows, tokens, count)
+        return reference.logprobs(logits, rows, tokens, count, vocab_size)
     values = torch.empty((num_rows, 1 + count), dtype=torch.float32)
     ids, ranks = torch.empty((num_rows, 1 + count), dtype=torch.int64), torch.empty(num_rows, dtype=torch.int64)
     _cpu.logprobs(
         DTYPES[logits.dtype], logits.data_ptr(), 0 if rows is None else rows.data_ptr(), num_rows, logits.stride(0),
-        logits.shape[1], tokens.data_ptr(), count, values.data_ptr(), ids.data_ptr(), ranks.data_ptr(),
+        vocab_size, tokens.data_ptr(), count, values.data_ptr(), ids.data_ptr(), ranks.data_ptr(),
     )  # fmt: skip
     return values, ids, ranks
 

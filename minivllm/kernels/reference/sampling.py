@@ -35,15 +35,16 @@ def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor) -
     return tokens
 
 
-def logprobs(logits: Tensor, rows: Tensor | None, tokens: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """log_softmax of `rows` (None: all) of logits [*, vocab_size] at each row's token (int64 [num_rows]) and at its `count`
-    greatest.
+def logprobs(logits: Tensor, rows: Tensor | None, tokens: Tensor, count: int, vocab_size: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logprobs in `rows` (None: all) of logits [*, at least vocab_size], at each row's token (int64 [num_rows]) and at the
+    `count` greatest. Probabilities and alternatives are of the first `vocab_size` columns; the token may be one beyond them.
 
     -> values fp32 [num_rows, 1 + count]: the token's, then those of the alternatives in falling order; ids int64, alike;
     ranks int64 [num_rows]: of the token, 1 = most probable. In a row with NaN or +inf all values are NaN.
     """
     wide = (logits if rows is None else logits[rows]).float()
     own = wide.gather(1, tokens[:, None])
+    wide = wide[:, :vocab_size]
     top, ids = wide.topk(count)
     log_sum = wide.logsumexp(-1, keepdim=True)
     log_sum[log_sum == torch.inf] = torch.nan

@@ -32,6 +32,9 @@ class MinTokens(Stage[tuple[int, Columns]]):
             return None
         return params.min_tokens, np.array(sorted(endings), dtype=np.int64)
 
+    def is_due(self, slot: int, num_output: int) -> bool:
+        return slot in self._states and num_output < self._states[slot][0]
+
     def change(self, batch: SamplingBatch, users: list[tuple[int, tuple[int, Columns]]]) -> None:
         early = [(row, endings) for row, (least, endings) in users if len(batch.outputs[row]) < least]
         if early:

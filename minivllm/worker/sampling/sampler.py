@@ -1,26 +1,27 @@
 """`Sampler`: one next token for each row of logits. A new sampling feature is a stage in its own file and a line in STAGES."""
 
 from dataclasses import dataclass
+from types import ModuleType
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from minivllm.kernels.reference.sampling import BROKEN, NOTHING_LEFT
 from minivllm.messages.step import NewSlot, TokenLogprobs
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.bans import AllowedTokens, BadWords, MinTokens
-from minivllm.worker.sampling.blocked import argmax, to_blocked
 from minivllm.worker.sampling.logit_bias import LogitBias
 from minivllm.worker.sampling.logprobs import gather_logprobs
 from minivllm.worker.sampling.penalties import Penalties
 from minivllm.worker.sampling.slot_params import SlotParams
 from minivllm.worker.sampling.stage import SamplingBatch, Stage
-from minivllm.worker.sampling.truncation import sample
 
 STAGES: tuple[type[Stage], ...] = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
 
 NAN_LOGITS = "The model returned NaN or infinite logits for this request."
 ALL_FORBIDDEN = "No token may follow: allowed_token_ids, logit_bias, bad_words and min_tokens together forbid every token."
+ERRORS = {BROKEN: NAN_LOGITS, NOTHING_LEFT: ALL_FORBIDDEN}
 
 
 @dataclass(slots=True)
@@ -31,10 +32,14 @@ class Sampled:
 
 
 class Sampler:
-    def __init__(self, slots: RequestSlots, num_slots: int, seed: int | None):
+    def __init__(self, op: ModuleType, slots: RequestSlots, num_slots: int, seed: int | None, vocab_size: int):
+        """op: the kernels' `sampling`; columns of the logits beyond `vocab_size` are padding, which is never chosen."""
+        self._op = op
         self._slots = slots
+        self._vocab_size = vocab_size
         self._params = SlotParams(num_slots, seed)
         self._stages = [stage() for stage in STAGES]
+        self._copy = torch.empty((0, 0))  # kept from step to step: the system's zeroing of new pages costs more than the copy
 
     def add(self, new: NewSlot) -> None:
         self._params.add(new)
@@ -47,53 +52,67 @@ class Sampler:
             stage.remove(slot)
 
     def sample(self, logits: Tensor, slots: list[int]) -> list[Sampled]:
-        """logits: [rows, vocab_size] of any float type, may be changed; slots: of the rows. The caller appends the tokens."""
-        vocab_size = logits.shape[1]
-        blocked = to_blocked(logits)
-        with_logprobs = [row for row, slot in enumerate(slots) if slot in self._params.logprobs]
-        raw = blocked.index_select(0, torch.tensor(with_logprobs, device=logits.device)) if with_logprobs else None
-        outputs = [self._slots.output(slot) for slot in slots]
-        batch = SamplingBatch(blocked.view(len(slots), -1), slots, outputs)
-        for stage in self._stages:
-            stage.apply(batch)
-        maxima = blocked.amax(-1)
-        results = _check_rows(maxima)
-        tokens = self._choose(blocked, maxima, batch, results).tolist()
-        for slot, result, token in zip(slots, results, tokens, strict=True):
-            result.token = token
-            if result.error is None:
-                for stage in self._stages:
-                    stage.accept(slot, token)
-        if raw is not None:
-            wanted = [self._params.logprobs[slots[row]] for row in with_logprobs]
-            given = gather_logprobs(raw, [tokens[row] for row in with_logprobs], wanted, vocab_size)
-            for row, logprobs in zip(with_logprobs, given, strict=True):
-                results[row].logprobs = logprobs
+        """logits: [rows, columns] of any float type, not changed; slots: of the rows. The caller appends the tokens."""
+        num_outputs = self._slots.num_outputs(slots)
+        params = self._params.numbers[slots]
+        seeds = np.empty((len(slots), 2), dtype=np.int64)
+        seeds[:, 0] = self._params.seeds[slots]
+        seeds[:, 1] = num_outputs
+        changed = self._rows_to_change(slots, num_outputs)
+        if not changed:
+            tokens = self._choose(logits, None, params, seeds).tolist()
+        else:
+            tokens = self._choose_apart(logits, slots, changed, params, seeds)
+        for row in changed:
+            for stage in self._stages:
+                stage.accept(slots[row], tokens[row])
+        results = [Sampled(token) if token >= 0 else Sampled(token, error=ERRORS[token]) for token in tokens]
+        if self._params.logprobs:
+            self._add_logprobs(logits, slots, results)
         return results
 
-    def _choose(self, blocked: Tensor, maxima: Tensor, batch: SamplingBatch, results: list[Sampled]) -> Tensor:
-        params = self._params.rows(batch.slots)
-        usable = np.array([result.error is None for result in results])
-        drawn = np.flatnonzero((params.temperature > 0) & usable)
-        positions = np.array([len(output) for output in batch.outputs], dtype=np.int64)
-        if len(drawn) == len(results):
-            return sample(blocked, maxima, params, positions)
-        tokens = argmax(blocked, maxima)
-        if len(drawn):
-            at = torch.from_numpy(drawn).to(blocked.device)
-            tokens[at] = sample(blocked.index_select(0, at), maxima[at], params.select(drawn), positions[drawn])
-        return tokens
+    def _rows_to_change(self, slots: list[int], num_outputs: list[int]) -> list[int]:
+        stages = [stage for stage in self._stages if stage.in_use]
+        if not stages:
+            return []
+        rows = enumerate(zip(slots, num_outputs, strict=True))
+        return [row for row, (slot, num_output) in rows if any(stage.is_due(slot, num_output) for stage in stages)]
 
+    def _choose(self, logits: Tensor, rows: Tensor | None, params: np.ndarray, seeds: np.ndarray) -> Tensor:
+        device = logits.device
+        logits = logits[:, : self._vocab_size]
+        return self._op.choose(logits, rows, torch.from_numpy(params).to(device), torch.from_numpy(seeds).to(device))
 
-def _check_rows(maxima: Tensor) -> list[Sampled]:
-    """A result for each row, with an error where there is nothing to choose from."""
-    best = maxima.amax(-1)
-    if bool(best.isfinite().all()):
-        return [Sampled(-1) for _ in range(len(best))]
-    return [Sampled(-1, error=_row_error(value)) for value in best.tolist()]
+    def _choose_apart(
+        self, logits: Tensor, slots: list[int], changed: list[int], params: np.ndarray, seeds: np.ndarray
+    ) -> list[int]:
+        """Some rows are chosen from after the stages have changed an fp32 copy of them, the others as they are."""
+        wide = self._wide_copy(logits, changed)
+        outputs = [self._slots.output(slots[row]) for row in changed]
+        batch = SamplingBatch(wide, [slots[row] for row in changed], outputs)
+        for stage in self._stages:
+            stage.apply(batch)
+        tokens = np.empty(len(slots), dtype=np.int64)
+        tokens[changed] = self._choose(wide, None, params[changed], seeds[changed]).numpy(force=True)
+        rest = np.delete(np.arange(len(slots)), changed)
+        if len(rest):
+            rows = torch.from_numpy(rest).to(logits.device)
+            tokens[rest] = self._choose(logits, rows, params[rest], seeds[rest]).numpy(force=True)
+        return tokens.tolist()
 
+    def _wide_copy(self, logits: Tensor, rows: list[int]) -> Tensor:
+        if len(self._copy) < len(rows):
+            self._copy = torch.empty((len(rows), logits.shape[1]), dtype=torch.float32, device=logits.device)
+        copy = self._copy[: len(rows)]
+        return copy.copy_(logits if len(rows) == len(logits) else logits[rows])
 
-def _row_error(best: float) -> str | None:
-    if best == float("-inf"):
-        return ALL_FORBIDDEN
-    return None if np.isfinite(best) else NAN_LOGITS
+    def _add_logprobs(self, logits: Tensor, slots: list[int], results: list[Sampled]) -> None:
+        rows_of: dict[int, list[int]] = {}  # by number of alternatives, so that many of one request cost the others nothing
+        for row, slot in enumerate(slots):
+            if slot in self._params.logprobs and results[row].error is None:
+                rows_of.setdefault(self._params.logprobs[slot], []).append(row)
+        for wanted, rows in rows_of.items():
+            tokens = [results[row].token for row in rows]
+            entries = gather_logprobs(self._op, logits, rows, tokens, wanted, self._vocab_size)
+            for row, entry in zip(rows, entries, strict=True):
+                results[row].logprobs = entry

@@ -14,7 +14,7 @@ State = TypeVar("State")
 
 @dataclass(slots=True)
 class SamplingBatch:
-    logits: Tensor  # fp32 [rows, columns]; columns beyond the vocabulary are -inf
+    logits: Tensor  # fp32 [rows, columns], a copy: only rows that a stage may change are in a batch
     slots: list[int]  # of each row
     outputs: list[np.ndarray]  # of each row: the tokens generated so far
 
@@ -33,6 +33,10 @@ class Stage(ABC, Generic[State]):
     def remove(self, slot: int) -> None:
         self._states.pop(slot, None)
 
+    @property
+    def in_use(self) -> bool:
+        return bool(self._states)
+
     def apply(self, batch: SamplingBatch) -> None:
         if not self._states:
             return
@@ -40,8 +44,12 @@ class Stage(ABC, Generic[State]):
         if users:
             self.change(batch, users)
 
+    def is_due(self, slot: int, num_output: int) -> bool:
+        """Whether the slot's logits may change now that it has `num_output` tokens of output."""
+        return slot in self._states
+
     def accept(self, slot: int, token: int) -> None:
-        """A token was sampled for the slot."""
+        """A token was sampled for a slot for which the stage was due."""
 
     @abstractmethod
     def make_state(self, new: NewSlot) -> State | None:

@@ -1,10 +1,11 @@
-"""A sampler over hand-made slots."""
+"""A sampler over hand-made slots, on each family of kernels."""
 
 from dataclasses import dataclass, field
 
 import pytest
 import torch
 
+from minivllm.kernels import ops_for
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot, StepPlan
 from minivllm.worker.request_slots import RequestSlots
@@ -15,11 +16,14 @@ NUM_SLOTS = 16
 
 @dataclass
 class Bench:
+    extension: bool
+    vocab_size: int = 2**31
     slots: RequestSlots = field(default_factory=lambda: RequestSlots(NUM_SLOTS, 256, 16))
     sampler: Sampler = None
 
     def __post_init__(self):
-        self.sampler = Sampler(self.slots, NUM_SLOTS, None)
+        op = ops_for("cpu", use_extension=self.extension).sampling
+        self.sampler = Sampler(op, self.slots, NUM_SLOTS, None, self.vocab_size)
 
     def add(self, slot: int, params: SamplingParams, prompt=(1,), output=(), eos=(), bad_words=()) -> None:
         new = NewSlot(
@@ -41,9 +45,9 @@ class Bench:
         return [result.token for result in self.sample(logits, slots)]
 
 
-@pytest.fixture
-def bench() -> Bench:
-    return Bench()
+@pytest.fixture(params=[True, False], ids=["extension", "reference"])
+def bench(request) -> Bench:
+    return Bench(request.param)
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from minivllm.kernels import ops_for
+from minivllm.kernels.reference.sampling import _draw, _uniforms
 from minivllm.messages.sampling_params import SamplingParams
-from minivllm.worker.sampling.blocked import argmax, to_blocked, topk
-from minivllm.worker.sampling.random import draw_columns, uniforms
 
 VOCAB = 1000  # not a multiple of the block
 
@@ -131,34 +131,57 @@ def test_greedy_takes_the_lowest_of_equal_ones(bench):
     assert bench.tokens(logits.bfloat16(), [0, 1]) == [130, 0]
 
 
+@pytest.fixture(params=[True, False], ids=["extension", "reference"])
+def op(request):
+    return ops_for("cpu", use_extension=request.param).sampling
+
+
 @pytest.mark.parametrize("vocab", [1, 63, 64, 65, 640, 1000])
-def test_argmax_and_topk_are_exact(vocab):
+def test_argmax_and_topk_are_exact(op, vocab):
     logits = torch.randn(20, vocab).bfloat16()
-    blocked = to_blocked(logits)
-    maxima = blocked.amax(-1)
-    assert torch.equal(argmax(blocked, maxima), logits.float().argmax(-1))
+    greedy, seeds = torch.tensor([[0.0, 0.0, 1.0, 0.0]] * 20).double(), torch.zeros(20, 2, dtype=torch.int64)
+    tokens = op.choose(logits, None, greedy, seeds)
+    assert torch.equal(tokens, logits.float().argmax(-1))
     for k in {1, min(3, vocab), min(9, vocab), vocab}:
-        values, columns = topk(blocked, maxima, k)
-        assert torch.equal(values, logits.float().topk(k).values)
-        assert torch.equal(logits.float().gather(1, columns), values)
-        assert all(len(set(row)) == k for row in columns.tolist())
+        values, columns, ranks = op.logprobs(logits, None, tokens, k, vocab)
+        raw = logits.float().log_softmax(-1)
+        torch.testing.assert_close(values[:, 1:], raw.topk(k).values, atol=1e-6, rtol=0)
+        assert torch.equal(logits.gather(1, columns[:, 1:]), logits.topk(k).values)
+        assert torch.equal(columns[:, 0], tokens) and (ranks == 1).all()
+        assert all(len(set(row)) == k for row in columns[:, 1:].tolist())
 
 
-def test_draw_is_the_inverse_of_the_cumulative_sum():
+def weights_with_holes() -> torch.Tensor:
     weights = torch.rand(50, 3 * 64)
     weights[:, ::3] = 0
     weights[:, :70] = 0  # empty first block
-    uniform = torch.rand(50, dtype=torch.float64)
-    uniform[0], uniform[1] = 0.0, 1 - 2.0**-52
-    drawn = draw_columns(weights.view(50, 3, 64), uniform)
+    return weights
+
+
+def assert_is_inverse(drawn: torch.Tensor, weights: torch.Tensor, uniform: torch.Tensor) -> None:
     cumulative = weights.double().cumsum(-1)
     target = uniform * cumulative[:, -1]
-    assert torch.equal(drawn[2:], (cumulative <= target[:, None]).sum(-1)[2:])
+    assert torch.equal(drawn, (cumulative <= target[:, None]).sum(-1))
     assert (weights.gather(1, drawn[:, None]) > 0).all()
 
 
+def test_draw_is_the_inverse_of_the_cumulative_sum():
+    weights, uniform = weights_with_holes(), torch.rand(50, dtype=torch.float64)
+    uniform[0], uniform[1] = 0.0, 1 - 2.0**-52
+    assert_is_inverse(_draw(weights, uniform), weights, uniform)
+
+
+def test_choice_from_all_is_the_inverse_of_the_cumulative_sum(op):
+    weights, seeds = weights_with_holes(), torch.randint(2**63 - 1, (50, 2))
+    whole = torch.tensor([[1.0, 0.0, 1.0, 0.0]] * 50).double()
+    assert_is_inverse(op.choose(weights.log(), None, whole, seeds), weights, _uniforms(seeds, 0))
+
+
 def test_uniforms_are_uniform_and_differ_by_each_argument():
-    seeds, positions = np.arange(4000, dtype=np.uint64), np.arange(4000)
+    def uniforms(seeds: np.ndarray, positions: np.ndarray, attempt: int) -> np.ndarray:
+        return _uniforms(torch.from_numpy(np.stack((seeds, positions), axis=1)), attempt).numpy()
+
+    seeds, positions = np.arange(4000), np.arange(4000)
     for numbers in (uniforms(seeds, positions * 0, 0), uniforms(seeds * 0, positions, 0), uniforms(seeds, positions, 3)):
         assert ((numbers >= 0) & (numbers < 1)).all()
         assert len(np.unique(numbers)) == 4000

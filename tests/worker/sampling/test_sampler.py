@@ -89,9 +89,28 @@ def test_a_server_seed_makes_seedless_requests_repeatable():
         params = SlotParams(4, server_seed)
         for slot in range(4):
             params.add(NewSlot(slot, "r", [1], 1, 0, [], SamplingParams(), [], []))
-        return params.rows([0, 1, 2, 3]).seed.tolist()
+        return params.seeds.tolist()
 
     assert seeds(3) == seeds(3)
     assert seeds(3) != seeds(4)
     assert seeds(None) != seeds(None)
     assert len(set(seeds(None))) == 4
+
+
+def test_padding_is_never_chosen_nor_among_the_alternatives(bench):
+    padded = type(bench)(bench.extension, vocab_size=VOCAB - 8)
+    logits = torch.randn(4, VOCAB)
+    logits[:, VOCAB - 8 :] = 50.0
+    padded.add(0, SamplingParams(temperature=0.0, logprobs=-1))
+    padded.add(1, SamplingParams(temperature=1.9, logprobs=3))
+    padded.add(2, SamplingParams(top_k=40, presence_penalty=0.1))
+    padded.add(3, SamplingParams(top_p=0.99, logit_bias={VOCAB - 1: 100.0, 5: 90.0}))
+    raw = logits[:, : VOCAB - 8].log_softmax(-1)
+    for _ in range(20):
+        results = padded.sample(logits, [0, 1, 2, 3])
+        assert all(0 <= r.token < VOCAB - 8 for r in results)
+        assert results[0].token == raw[0].argmax() and results[3].token == 5
+        for row, count in ((0, VOCAB - 8), (1, 3)):
+            got = results[row].logprobs
+            assert got.logprobs == pytest.approx(raw[row, got.token_ids].tolist(), abs=1e-5)
+            assert got.logprobs[1:] == pytest.approx(raw[row].topk(count).values.tolist(), abs=1e-5)
