@@ -1,5 +1,7 @@
 """Plan and slots → `ForwardInputs`. A few array operations per step, whatever the number of sequences."""
 
+from itertools import accumulate
+
 import numpy as np
 import torch
 
@@ -17,31 +19,36 @@ class InputBuilder:
 
     def build(self, plan: StepPlan) -> ForwardInputs:
         """The plan must have been applied to the slots, and must schedule at least one token."""
-        scheduled = np.array([(s.slot, s.num_tokens, s.num_computed_tokens, s.sample) for s in plan.scheduled], dtype=np.int64)
-        slots, counts, computed, sample = scheduled.T
-        query_start = np.zeros(len(slots) + 1, dtype=np.int32)
-        np.cumsum(counts, out=query_start[1:])
-        sequence = np.repeat(np.arange(len(slots)), counts)  # of each token
-        positions = np.arange(query_start[-1]) + (computed - query_start[:-1])[sequence]
-        token_slots = slots[sequence]
-        context_lens = computed + counts
+        # Lists of Python's own numbers: at this size they are cheaper to build and to reduce than arrays.
+        counts = [s.num_tokens for s in plan.scheduled]
+        ends = [s.num_computed_tokens + s.num_tokens for s in plan.scheduled]
+        starts = [0, *accumulate(counts)]
+        sampled = [index for index, s in enumerate(plan.scheduled) if s.sample]
+        slots = np.array([s.slot for s in plan.scheduled], dtype=np.int64)
+        if counts.count(1) == len(counts):
+            token_slots, positions = slots, np.array(ends, dtype=np.int64) - 1
+        else:
+            token_slots = np.repeat(slots, counts)
+            offsets = [end - start for end, start in zip(ends, starts[1:], strict=True)]
+            positions = np.arange(starts[-1]) + np.repeat(np.array(offsets, dtype=np.int64), counts)
         block_tables = self._slots.block_tables
         blocks = block_tables.table[token_slots, positions // self._block_size].astype(np.int64)
-        sampled = np.flatnonzero(sample)
-        num_blocks = -(-int(context_lens.max()) // self._block_size)
+        num_blocks = -(-max(ends) // self._block_size)
+        query_start = np.array(starts, dtype=np.int32)
         return ForwardInputs(
             input_ids=self._tensor(self._slots.tokens[token_slots, positions].astype(np.int64)),
             positions=self._tensor(positions),
             attention=AttentionMetadata(
                 query_start=self._tensor(query_start),
-                context_lens=self._tensor(context_lens.astype(np.int32)),
+                context_lens=self._tensor(np.array(ends, dtype=np.int32)),
                 block_tables=self._tensor(block_tables.rows(slots, num_blocks)),
                 slot_mapping=self._tensor(blocks * self._block_size + positions % self._block_size),
             ),
-            sample_rows=self._tensor(query_start[sampled + 1].astype(np.int64) - 1),
+            sample_rows=self._tensor(np.array([starts[index + 1] - 1 for index in sampled], dtype=np.int64)),
             sample_slots=slots[sampled],
             query_start=query_start,
         )
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(self._device)
+        tensor = torch.from_numpy(array)
+        return tensor if self._device == "cpu" else tensor.to(self._device)
