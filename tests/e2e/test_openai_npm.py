@@ -39,4 +39,4 @@ def test_openai_npm(server, node_folder: Path) -> None:
     answer = json.loads(done.stdout)
     assert answer["whole"].startswith("The capital of France is Paris")
     assert answer["text"] == answer["whole"]
-    assert (answer["status"], answer["usage"]) == (404, 12)
+    assert (answer["status"], answer["usage"]) == (404, 8)

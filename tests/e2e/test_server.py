@@ -34,7 +34,9 @@ def test_openai_sdk(server) -> None:
         )
     )
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == whole.choices[0].message.content
-    assert chunks[-1].usage == whole.usage
+    for usage in (whole.usage, chunks[-1].usage):
+        assert (usage.prompt_tokens, usage.completion_tokens, usage.total_tokens) == (37, 8, 45)
+    assert chunks[-1].usage.prompt_tokens_details.cached_tokens == 32  # two blocks of the same prompt, asked before
     assert client.completions.create(model="smollm2", prompt=FRANCE, max_tokens=1, temperature=0).choices[0].text == " Paris"
     assert [m.id for m in client.models.list()] == ["smollm2"]
     with pytest.raises(openai.NotFoundError) as refused:
@@ -171,5 +173,7 @@ def test_one_clear_line_for_a_first_user(arguments, words, smollm2: Path, server
     )
     assert done.returncode in (1, 2)
     assert "Traceback" not in done.stderr
-    last = done.stderr.strip().splitlines()[-1]
-    assert all(word.format(**names) in last for word in words), done.stderr
+    lines = done.stderr.strip().splitlines()
+    (said,) = [line for line in lines if line.startswith("minivllm: error: ")]
+    assert said in lines[-2:]  # a wrong flag is followed by the way to the help
+    assert all(word.format(**names) in said for word in words), done.stderr

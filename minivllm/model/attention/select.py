@@ -15,7 +15,7 @@ CANDIDATES: list[type[AttentionBackend]] = [PagedBackend]
 
 def select_backend(spec: ModelSpec, dtype: torch.dtype, kv_dtype: torch.dtype, device: str) -> type[AttentionBackend]:
     """The first of CANDIDATES that can serve the model; `ConfigError` with every candidate's reason if none can."""
-    reasons = []
+    reasons: list[str] = []
     for candidate in CANDIDATES:
         reason = candidate.refusal(spec, dtype, kv_dtype, device)
         if reason is None:

@@ -65,8 +65,8 @@ def _targets(model: CausalLM) -> Iterator[_Target]:
     for path, layer in model.walk():
         for attribute, parameter in layer.parameters().items():
             parts = [*path.split("."), attribute]
-            merged = next((p for p in parts if p in model.weight_map), None)
-            names = (merged,) if merged is None else model.weight_map[merged]
+            merged = next((p for p in parts if p in model.weight_map), "")
+            names = model.weight_map.get(merged, (merged,))
             sources = tuple(".".join(name if p == merged else p for p in parts) for name in names)
             yield _Target(layer, attribute, parameter, sources)
 
@@ -131,7 +131,7 @@ def _assemble(target: _Target, source: TensorSource, device: str) -> Tensor:
 def _own(target: _Target, source: TensorSource) -> None:
     """What still lies in the file is copied, so that the file's memory can go."""
     value = getattr(target.layer, target.attribute)
-    if value is target.borrowed:
+    if target.borrowed is not None and value is target.borrowed:
         setattr(target.layer, target.attribute, value.clone())
     target.borrowed = None
     for name in target.sources:
