@@ -177,3 +177,20 @@ def test_one_clear_line_for_a_first_user(arguments, words, smollm2: Path, server
     (said,) = [line for line in lines if line.startswith("minivllm: error: ")]
     assert said in lines[-2:]  # a wrong flag is followed by the way to the help
     assert all(word.format(**names) in said for word in words), done.stderr
+
+
+def test_a_prefix_of_requests_that_come_together_is_computed_once(server) -> None:
+    """1,024 shared tokens take the first request several steps, and the others wait for them."""
+    shared = [1000 + i * 31 % 40000 for i in range(1024)]
+    before = {name: server.metric(f"minivllm:prefix_cache_{name}_total") for name in ("queries", "hits")}
+
+    async def main() -> list[httpx.Response]:
+        async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+            prompts = [[*shared, *range(2000 + 100 * i, 2032 + 100 * i)] for i in range(4)]
+            bodies = [{"model": "smollm2", "prompt": prompt, "max_tokens": 2, "temperature": 0} for prompt in prompts]
+            return await asyncio.gather(*(client.post("/v1/completions", json=body) for body in bodies))
+
+    usages = [reply.json()["usage"] for reply in asyncio.run(main())]
+    assert [usage["prompt_tokens"] for usage in usages] == [1056] * 4
+    after = {name: server.metric(f"minivllm:prefix_cache_{name}_total") for name in before}
+    assert {name: after[name] - before[name] for name in before} == {"queries": 4 * 1056, "hits": 3 * 1024}
