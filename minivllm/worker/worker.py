@@ -46,7 +46,7 @@ class Worker:
         dtype, kv_dtype = getattr(torch, config.model.dtype), getattr(torch, config.cache.kv_cache_dtype)
         ops = ops_for(device, use_extension=not no_extension())
         backend = select_backend(config.spec, dtype, kv_dtype, device)(config.spec, ops)
-        model = load_model(config, ops, dtype, device, progress)
+        model = load_model(config, ops, dtype, device, self._device.memory().free, progress)
         num_slots, block_size = config.scheduler.max_num_seqs, config.cache.block_size
         vocab_size = min(config.spec.vocab_size, config.generation.num_tokens or config.spec.vocab_size)
         slots = RequestSlots(num_slots, config.model.max_model_len, block_size)

@@ -155,6 +155,13 @@ def test_unsupported_architecture(make_checkpoint, load_worker):
     )
 
 
+def test_too_large_for_the_memory(make_checkpoint, load_worker):
+    folder = make_checkpoint("llama2").folder
+    edit_config(folder, vocab_size=10**9)
+    said = refusal(load_worker, folder, load_format="dummy")
+    assert "GiB in float32" in said and "memory are free" in said
+
+
 def test_unsupported_activation(make_checkpoint, load_worker):
     folder = make_checkpoint("llama2").folder
     edit_config(folder, hidden_act="relu2")

@@ -1,5 +1,6 @@
 """`load_model`: build a family without weights, check the checkpoint's headers against it, then fill it layer by layer."""
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
+_GIB = 1024**3
 _BAR_AFTER = 1.0  # seconds; shorter loads show no progress bar
 
 
@@ -41,11 +43,14 @@ class _Target:
             yield name, (rows, *self.parameter.shape[1:])
 
 
-def load_model(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str, progress: bool = False) -> CausalLM:
+def load_model(
+    config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str, free_bytes: int, progress: bool = False
+) -> CausalLM:
     """The model with its weights in `dtype`, packed for the device.
 
-    ConfigError in one line if the checkpoint has not exactly the tensors that the model needs; that is known from the
-    headers, before any weight is read. Memory never exceeds the finished weights plus one layer's parameters.
+    ConfigError in one line if the checkpoint has not exactly the tensors that the model needs, or if they do not fit into
+    `free_bytes`; both are known from the headers, before any weight is read. Memory never exceeds the finished weights plus
+    one layer's parameters.
     """
     model = model_class(config.spec.architecture)(config.spec, ops, dtype, device, config.model.max_model_len)
     targets = list(_targets(model))
@@ -55,10 +60,21 @@ def load_model(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str, 
         source = SafetensorsFolder(Path(config.model.path))
     try:
         _check(model, targets, source, config)
+        _check_room(targets, config, free_bytes)
         _fill(model, targets, source, device, progress)
     finally:
         source.close()
     return model
+
+
+def _check_room(targets: list[_Target], config: EngineConfig, free_bytes: int) -> None:
+    needed = sum(math.prod(t.parameter.shape) * t.parameter.dtype.itemsize for t in targets)
+    if needed > free_bytes:
+        raise ConfigError(
+            f"The weights of {config.model.model} take {needed / _GIB:.1f} GiB in {config.model.dtype}, but only "
+            f"{free_bytes / _GIB:.1f} GiB of memory are free. Free some, or choose a smaller model or number type (--dtype).",
+            param="model",
+        )
 
 
 def _targets(model: CausalLM) -> Iterator[_Target]:
