@@ -18,7 +18,7 @@ def main() -> None:
     args = ap.parse_args()
     headers = {"Content-Type": "application/json"}
     # a small cache, filled by the warm-up: lazily touched KV pages must not look like a leak
-    flags = ("--num-gpu-blocks-override", "600", "--max-model-len", "2k", "--disable-log-requests")
+    flags = ("--num-gpu-blocks-override", "64", "--max-model-len", "512", "--disable-log-requests")
     with served(args.model, *flags) as (process, port, _):
         connection = http.client.HTTPConnection("127.0.0.1", port)
 
