@@ -1,6 +1,6 @@
 // A token for each row of logits, and logprobs, both by blocks of 64 columns. One pass over the logits gives each block's
 // greatest value and, where needed, its sum of weights; the rest looks only at the few blocks that matter: no sort of the
-// vocabulary. Nothing in a row depends on other rows or on the number of threads. The rules are in kernels/reference/sampling.py.
+// vocabulary. Nothing in a row depends on other rows or on the number of threads. The rules: kernels/reference/sampling.py.
 #include <cmath>
 
 #include "ops.h"
@@ -67,39 +67,47 @@ struct Candidate {
   int32_t column;
 };
 
-MINIVLLM_INLINE bool before(Candidate a, Candidate b) {
-  return a.value > b.value || (a.value == b.value && a.column < b.column);
-}
-
-// The worst of a heap is its first.
+// The least of a heap is its first.
 static void sift(Candidate* heap, long n, long at) {
   const Candidate moved = heap[at];
   for (long child = 2 * at + 1; child < n; at = child, child = 2 * at + 1) {
-    if (child + 1 < n && before(heap[child], heap[child + 1])) child++;
-    if (!before(moved, heap[child])) break;
+    if (child + 1 < n && heap[child + 1].value < heap[child].value) child++;
+    if (moved.value <= heap[child].value) break;
     heap[at] = heap[child];
   }
   heap[at] = moved;
 }
 
-// items[0, k) become the k first in order of `before`, as a heap.
+// items[0, k) become the k greatest, as a heap.
 static void keep_best(Candidate* items, long n, long k) {
   for (long i = k / 2 - 1; i >= 0; i--) sift(items, k, i);
   for (long i = k; i < n; i++) {
-    if (before(items[i], items[0])) {
+    if (items[i].value > items[0].value) {
       items[0] = items[i];
       sift(items, k, 0);
     }
   }
 }
 
-static void sort_heap(Candidate* items, long k) {
-  for (long last = k - 1; last > 0; last--) {
-    const Candidate worst = items[0];
-    items[0] = items[last];
-    sift(items, last, 0);
-    items[last] = worst;
+// Sorts by falling value, the order of equal ones stays; `spare` has the same room. What comes back is one of the two.
+static Candidate* sort_falling(Candidate* items, Candidate* spare, long n) {
+  const auto digit = [](Candidate one, int shift) {
+    const float value = one.value + 0.0f;  // -0 is 0
+    int32_t bits;
+    memcpy(&bits, &value, 4);
+    return ((uint32_t)bits ^ (bits < 0 ? 0u : 0x7fffffffu)) >> shift & 255;
+  };
+  for (int shift = 0; shift < 32; shift += 8) {
+    long ends[256] = {};
+    for (long i = 0; i < n; i++) ends[digit(items[i], shift)]++;
+    if (ends[digit(items[0], shift)] == n) continue;  // so bf16 takes two rounds
+    for (int d = 1; d < 256; d++) ends[d] += ends[d - 1];
+    for (long i = n - 1; i >= 0; i--) spare[--ends[digit(items[i], shift)]] = items[i];
+    Candidate* sorted = spare;
+    spare = items;
+    items = sorted;
   }
+  return items;
 }
 
 template <class T>
@@ -133,9 +141,9 @@ struct Row {
     return column;
   }
 
-  // The k <= columns greatest in falling order, the lower of equal ones first. They lie in the k blocks with the greatest
-  // maxima: any other block has k values at least as great outside it.
-  void top(long k, Candidate* found) const {
+  // The k <= columns greatest in falling order, the lower of equal ones first, somewhere in `found`. They lie in the k blocks
+  // with the greatest maxima: any other block has k values at least as great outside it.
+  Candidate* top(long k, Candidate* found) const {
     float bound = -kInf;
     if (k < blocks) {
       for (long b = 0; b < blocks; b++) found[b] = {maxima[b], (int32_t)b};
@@ -152,8 +160,7 @@ struct Row {
         if (value >= bound) found[n++] = {value, (int32_t)(b * kBlock + i)};
       }
     }
-    keep_best(found, n, k);
-    sort_heap(found, k);
+    return sort_falling(found, found + n, n);
   }
 
   // masses[b] = weight of the block's columns above the bound, of which the row's best would have 1. The sum comes back.
@@ -231,9 +238,9 @@ struct Choice {
 };
 
 template <class T>
-static long choose_of_top(const Row<T>& row, const Choice& choice, Candidate* found) {
+static long choose_of_top(const Row<T>& row, const Choice& choice, Candidate* room) {
   long n = (long)choice.top_k;
-  row.top(n, found);
+  Candidate* found = row.top(n, room);
   const float best = found[0].value;
   for (long i = 0; i < n; i += kLanes) {
     vf values = {};
@@ -291,10 +298,10 @@ static void scan(const LogitRows& in, float* maxima, float* sums, const Inverse&
   });
 }
 
-// Room for the candidates of a thread, and for what scan() fills.
+// Room for the candidates of a thread and for sorting them, and for what scan() fills.
 static Candidate* candidates(long columns) {
   static thread_local Scratch scratch;
-  return (Candidate*)scratch.floats(2 * round_up(columns, kBlock));
+  return (Candidate*)scratch.floats(4 * round_up(columns, kBlock));
 }
 
 static float* statistics(const LogitRows& in) {
@@ -335,7 +342,7 @@ void logprobs(const LogprobArgs& a) {
   parallel_for(a.in.num_rows, 4, [&](long begin, long end) {
     for (long i = begin; i < end; i++) {
       const Row<T> row(a.in, i, maxima);
-      Candidate* found = candidates(a.in.columns);
+      const Candidate* found = nullptr;
       const bool usable = std::isfinite(row.best);
       const double log_sum = usable ? row.best + std::log(row.masses_of_sums(1.0f, sums + i * blocks)) : kNan;
       const float own = row.at(a.tokens[i]);
@@ -343,7 +350,7 @@ void logprobs(const LogprobArgs& a) {
       for (long b = 0; usable && b < blocks; b++) {
         if (row.maxima[b] > own) above += count_above(row.block(b), own);
       }
-      if (usable && a.count > 0) row.top(a.count, found);
+      if (usable && a.count > 0) found = row.top(a.count, candidates(a.in.columns));
       const long at = i * (1 + a.count);
       a.ranks[i] = above + 1;
       a.ids[at] = a.tokens[i];

@@ -266,6 +266,10 @@ def logprobs_cases(dtype: torch.dtype) -> Iterator[Case]:
             return values, ids, ranks, some
 
         yield run
+    if dtype == torch.float32:  # all bits in use, both signs
+        wide = torch.randn(3, 3000)
+        yield lambda sampling: sampling.logprobs(wide, None, tokens[:3], 3000, 3000)
+        yield lambda sampling: sampling.logprobs(wide, None, tokens[:3], 7, 3000)
 
 
 CASES = {
