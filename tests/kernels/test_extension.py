@@ -1,4 +1,4 @@
-"""The compiled extension is there wherever it could be built: a compile error falls back to torch without failing the install."""
+"""The compiled extension is there wherever it could be built: a compile error lets the install pass, but not the tests."""
 
 import os
 import shutil
