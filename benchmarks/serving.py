@@ -83,7 +83,7 @@ def main() -> None:
     ap.add_argument("model", type=Path)
     ap.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=list(WORKLOADS))
     ap.add_argument("--rounds", type=int, default=1)
-    ap.add_argument("--flags", default="", help="of every server")
+    ap.add_argument("--flags", default="", help="of every server, as in --flags=--enforce-eager")
     ap.add_argument("--variant", action="append", default=[], metavar="FLAGS", help="a further server with these flags")
     ap.add_argument("--json", type=Path, help="write every figure of every round here")
     args = ap.parse_args()
