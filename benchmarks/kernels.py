@@ -138,6 +138,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=0.3, help="per line and side")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    _cpu.set_threads(options.threads)
     if options.isa:
         _cpu.set_isa(options.isa)
     bandwidth, peak = probe()

@@ -5,9 +5,7 @@
 
 #include "isa.h"
 #include "plan.h"
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
+#include "team.h"
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
@@ -22,14 +20,6 @@ using Address = uintptr_t;
 template <class T>
 T* at(Address address) {
   return reinterpret_cast<T*>(address);
-}
-
-int max_threads() {
-#if defined(_OPENMP)
-  return omp_get_max_threads();
-#else
-  return 1;
-#endif
 }
 
 void norm(int dtype, Address x, Address residual, Address weight, Address out, long rows, long cols, float eps) {
@@ -59,7 +49,7 @@ void attention(int dtype, int cache_dtype, Address q, Address kv, Address out, A
                      at<int32_t>(block_tables), at<int32_t>(query_start),
                      at<int32_t>(context_lens), q_stride, table_stride, seqs, blocks, heads, kv_heads, block_size,
                      head_dim, scale, soft_cap, window, nullptr, 0, nullptr, 0, nullptr};
-  const AttentionPlan plan = plan_attention(args, max_threads());
+  const AttentionPlan plan = plan_attention(args, num_threads());
   std::vector<float> partials(plan.partial_rows * (head_dim + 2));
   args.items = plan.items.data();
   args.num_items = static_cast<long>(plan.items.size());
@@ -112,6 +102,11 @@ NB_MODULE(_cpu, m) {
   m.def("set_isa", [](const std::string& name) {
     if (!set_isa(name)) throw nb::value_error(("instruction set not available on this CPU: " + name).c_str());
   });
+  m.def("set_threads", [](int threads) {
+    if (threads < 1) throw nb::value_error("at least one thread is needed");
+    set_threads(threads);
+  }, "Threads of all kernels, the caller included; not while another thread is in a kernel.");
+  m.def("num_threads", &num_threads);
   m.def("norm", &norm);
   m.def("rotary", &rotary);
   m.def("gate", &gate);

@@ -86,17 +86,16 @@ static void merge(const AttentionArgs& a, const AttentionMerge& merge, Scratch& 
   }
 }
 
+static Scratch& thread_scratch() {
+  static thread_local Scratch scratch;
+  return scratch;
+}
+
 // Runs the items of a plan on all threads, then the merges.
 template <class Attend>
 static void run_plan(const AttentionArgs& a, const Attend& attend) {
-#pragma omp parallel if (a.num_items > 1)
-  {
-    static thread_local Scratch scratch;
-#pragma omp for schedule(dynamic, 1)
-    for (long i = 0; i < a.num_items; i++) attend(a.items[i], scratch);
-#pragma omp for schedule(static)
-    for (long i = 0; i < a.num_merges; i++) merge(a, a.merges[i], scratch);
-  }
+  parallel_each(a.num_items, [&](long i) { attend(a.items[i], thread_scratch()); });
+  parallel_each(a.num_merges, [&](long i) { merge(a, a.merges[i], thread_scratch()); });
 }
 
 }  // namespace MINIVLLM_ISA

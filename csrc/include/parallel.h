@@ -1,28 +1,25 @@
 // Threads of a kernel and its scratch memory.
 #pragma once
 #include <cstdlib>
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
+#include "team.h"
 
 namespace minivllm {
 namespace MINIVLLM_ISA {
 
-// body(begin, end) over [0, n), divided evenly. The team is whole or the caller alone: libgomp ends threads that a smaller
-// team does not need, and starting them again costs more than most kernels.
+// body(i) for each i in [0, n), one chunk each: for few, large pieces of work.
+template <class Body>
+static inline void parallel_each(long n, const Body& body) {
+  run_chunks(n, [](const void* context, long i) { (*static_cast<const Body*>(context))(i); }, &body);
+}
+
+// body(begin, end) over [0, n), in even chunks of at least `smallest_share`, several for each thread.
 template <class Body>
 static inline void parallel_for(long n, long smallest_share, const Body& body) {
-#if defined(_OPENMP)
-  if (n >= 2 * smallest_share && omp_get_max_threads() > 1) {
-#pragma omp parallel
-    {
-      const long thread = omp_get_thread_num(), threads = omp_get_num_threads();
-      body(n * thread / threads, n * (thread + 1) / threads);
-    }
-    return;
-  }
-#endif
-  body(0, n);
+  constexpr long kChunksPerThread = 4;
+  const long threads = num_threads(), most = n / smallest_share, wanted = threads > 1 ? threads * kChunksPerThread : 1;
+  const long chunks = most < wanted ? most : wanted;
+  if (chunks < 2) return body(0, n);
+  parallel_each(chunks, [&](long i) { body(n * i / chunks, n * (i + 1) / chunks); });
 }
 
 // Grow-only aligned memory; use as `static thread_local`.

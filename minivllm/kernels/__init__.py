@@ -34,6 +34,12 @@ def extension_error() -> str | None:
     return None
 
 
+def set_kernel_threads(threads: int) -> None:
+    """Threads of the compiled kernels, which have a team of their own, the calling thread included."""
+    if extension_error() is None:
+        importlib.import_module("minivllm._cpu").set_threads(threads)
+
+
 @cache
 def ops_for(device: str, use_extension: bool = True) -> Ops:
     """Ops for tensors on `device`; `use_extension=False` (MINIVLLM_NO_EXT=1) forces the torch reference."""

@@ -299,9 +299,10 @@ def isas() -> list[str]:
 
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
+    extension = importlib.import_module("minivllm._cpu")
+    before = extension.num_threads()
+    yield extension.set_threads
+    extension.set_threads(before)
 
 
 @pytest.fixture(params=isas())

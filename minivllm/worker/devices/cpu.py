@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from minivllm.config.sections.device import DeviceConfig
+from minivllm.kernels import set_kernel_threads
 from minivllm.worker.devices.base import Device, Memory
 
 _GIB = 1024**3
@@ -29,7 +30,8 @@ class CpuDevice(Device):
         self._threads = config.cpu_threads
 
     def set_up(self) -> None:
-        torch.set_num_threads(self._threads)  # OpenMP's as well, of this thread: the compiled kernels obey it
+        torch.set_num_threads(self._threads)
+        set_kernel_threads(self._threads)
 
     def memory(self) -> Memory:
         return read_memory(Path("/"))
