@@ -3,8 +3,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
+#include <stdexcept>
+
 #include "isa.h"
 #include "plan.h"
+#include "recorded.h"
 #include "team.h"
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -22,29 +26,31 @@ T* at(Address address) {
   return reinterpret_cast<T*>(address);
 }
 
-void norm(int dtype, Address x, Address residual, Address weight, Address out, long rows, long cols, float eps) {
+// Ops that may be recorded. The first argument of each counts rows (tokens, sequences).
+
+void norm(long rows, int dtype, Address x, Address residual, Address weight, Address out, long cols, float eps) {
   kernels().norm[dtype]({at<void>(x), at<void>(residual), at<void>(weight), at<void>(out), rows, cols, eps});
 }
 
-void rotary(int dtype, Address q, Address k, long q_stride, long k_stride, Address positions, Address cos_sin, long tokens,
+void rotary(long tokens, int dtype, Address q, Address k, long q_stride, long k_stride, Address positions, Address cos_sin,
             long heads, long kv_heads, long head_dim, long rotary_dim, bool interleaved) {
   kernels().rotary[dtype]({at<void>(q), at<void>(k), q_stride, k_stride, at<int64_t>(positions), at<float>(cos_sin), tokens,
                            heads, kv_heads, head_dim, rotary_dim, interleaved});
 }
 
-void gate(int dtype, Address x, Address out, long rows, long cols, int kind) {
+void gate(long rows, int dtype, Address x, Address out, long cols, int kind) {
   kernels().gate[dtype]({at<void>(x), at<void>(out), rows, cols, static_cast<Gate>(kind)});
 }
 
-void kv_write(int dtype, int cache_dtype, Address k, Address v, long k_stride, long v_stride, Address kv, Address slots,
-              long tokens, long blocks, long kv_heads, long block_size, long head_dim) {
+void kv_write(long tokens, int dtype, int cache_dtype, Address k, Address v, long k_stride, long v_stride, Address kv,
+              Address slots, long blocks, long kv_heads, long block_size, long head_dim) {
   kernels().kv_write[dtype][cache_dtype]({at<void>(k), at<void>(v), k_stride, v_stride, at<void>(kv), at<int64_t>(slots),
                                           tokens, blocks, kv_heads, block_size, head_dim});
 }
 
-void attention(int dtype, int cache_dtype, Address q, Address kv, Address out, Address block_tables, Address query_start,
-               Address context_lens, long q_stride, long table_stride, long seqs, long blocks, long heads, long kv_heads,
-               long block_size, long head_dim, float scale, float soft_cap, long window) {
+void attention(long seqs, int dtype, int cache_dtype, Address q, Address kv, Address out, Address block_tables,
+               Address query_start, Address context_lens, long q_stride, long table_stride, long blocks, long heads,
+               long kv_heads, long block_size, long head_dim, float scale, float soft_cap, long window) {
   AttentionArgs args{static_cast<DType>(dtype), at<void>(q), at<void>(kv), at<void>(out),
                      at<int32_t>(block_tables), at<int32_t>(query_start),
                      at<int32_t>(context_lens), q_stride, table_stride, seqs, blocks, heads, kv_heads, block_size,
@@ -59,6 +65,32 @@ void attention(int dtype, int cache_dtype, Address q, Address kv, Address out, A
   kernels().attention[cache_dtype](args);
 }
 
+void gemm(long m, Address x, Address w, Address bias, Address y, long n, long k, long ldx) {
+  kernels().gemm({at<uint16_t>(x), at<uint16_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
+}
+
+const int64_t* checked_indices(Address indices, long count, long n) {
+  const int64_t* found = at<int64_t>(indices);
+  for (long i = 0; i < count; i++) {
+    if (found[i] < 0 || found[i] >= n) {
+      throw std::out_of_range("index " + std::to_string(found[i]) + " does not fit a weight of " + std::to_string(n) + " rows");
+    }
+  }
+  return found;
+}
+
+void gemm_rows(long count, Address packed, Address indices, Address out, long n, long k) {
+  kernels().gemm_rows(at<uint16_t>(packed), checked_indices(indices, count, n), at<uint16_t>(out), count, k);
+}
+
+// The same of a table that is not packed, of any type.
+void copy_rows(long count, Address table, Address indices, Address out, long n, long row_bytes) {
+  const int64_t* wanted = checked_indices(indices, count, n);
+  for (long i = 0; i < count; i++) memcpy(at<char>(out) + i * row_bytes, at<char>(table) + wanted[i] * row_bytes, row_bytes);
+}
+
+// The others.
+
 void choose(int dtype, Address logits, Address rows, long num_rows, long stride, long columns, Address params, Address seeds,
             Address tokens) {
   kernels().choose[dtype]({{at<void>(logits), at<int64_t>(rows), num_rows, stride, columns}, at<double>(params),
@@ -71,15 +103,7 @@ void logprobs(int dtype, Address logits, Address rows, long num_rows, long strid
                              at<float>(values), at<int64_t>(ids), at<int64_t>(ranks)});
 }
 
-void gemm(Address x, Address w, Address bias, Address y, long m, long n, long k, long ldx) {
-  kernels().gemm({at<uint16_t>(x), at<uint16_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
-}
-
 void gemm_pack(Address w, Address packed, long n, long k) { kernels().gemm_pack(at<uint16_t>(w), at<uint16_t>(packed), n, k); }
-
-void gemm_rows(Address packed, Address indices, Address out, long count, long k) {
-  kernels().gemm_rows(at<uint16_t>(packed), at<int64_t>(indices), at<uint16_t>(out), count, k);
-}
 
 // Large pages for weights: fewer address translations while streaming them. Only a hint.
 void advise_huge_pages(Address address, size_t bytes) {
@@ -107,15 +131,27 @@ NB_MODULE(_cpu, m) {
     set_threads(threads);
   }, "Threads of all kernels, the caller included; not while another thread is in a kernel.");
   m.def("num_threads", &num_threads);
-  m.def("norm", &norm);
-  m.def("rotary", &rotary);
-  m.def("gate", &gate);
-  m.def("kv_write", &kv_write);
-  m.def("attention", &attention, nb::call_guard<nb::gil_scoped_release>());
   m.def("choose", &choose, nb::call_guard<nb::gil_scoped_release>());
   m.def("logprobs", &logprobs, nb::call_guard<nb::gil_scoped_release>());
-  m.def("gemm", &gemm, nb::call_guard<nb::gil_scoped_release>());
   m.def("gemm_pack", &gemm_pack, nb::call_guard<nb::gil_scoped_release>());
-  m.def("gemm_rows", &gemm_rows);
+  define_op(m, "norm", &norm);
+  define_op(m, "rotary", &rotary);
+  define_op(m, "gate", &gate);
+  define_op(m, "kv_write", &kv_write);
+  define_op(m, "attention", &attention);
+  define_op(m, "gemm", &gemm);
+  define_op(m, "gemm_rows", &gemm_rows);
+  define_op(m, "copy_rows", &copy_rows);
   m.def("advise_huge_pages", &advise_huge_pages);
+
+  nb::class_<Variable>(m, "Variable", "In place of a number of a recorded call: factor times a value that each run gives.")
+      .def(nb::init<int, int64_t>(), nb::arg("index"), nb::arg("factor") = 1);
+  nb::class_<Program>(m, "Program", "Recorded calls of ops, replayed in one call.")
+      .def(nb::init<>())
+      .def("add", [](Program& program, const std::string& op, const nb::tuple& arguments) {
+        program.add(op, recorders().at(op)(arguments));
+      })
+      .def("run", &Program::run, nb::call_guard<nb::gil_scoped_release>(), "Values of all variables, by index.")
+      .def("run_timed", &Program::run_timed, nb::call_guard<nb::gil_scoped_release>(), "As run; seconds of each call.")
+      .def_prop_ro("names", &Program::names, "Ops of the calls.");
 }

@@ -11,11 +11,19 @@ logger = logging.getLogger("minivllm.kernels")
 OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "sampling")
 
 
+class Unrecordable(Exception):
+    """Names what has no native form."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """One module per op; every family (`reference`, `cpu`) has the same modules with the same functions."""
+    """One module per op; every family (`reference`, `cpu`) has the same modules with the same functions.
+
+    `recording` is the module whose `record` makes a program of a function that calls ops, or None if the family has none.
+    """
 
     name: str
+    recording: ModuleType | None
     attention: ModuleType
     kv_write: ModuleType
     norm: ModuleType
@@ -57,4 +65,5 @@ def ops_for(device: str, use_extension: bool = True) -> Ops:
 
 def _load(family: str) -> Ops:
     modules = {op: importlib.import_module(f"minivllm.kernels.{family}.{op}") for op in OPS}
-    return Ops(name=family, **modules)
+    recording = importlib.import_module("minivllm.kernels.cpu.recording") if family == "cpu" else None
+    return Ops(name=family, recording=recording, **modules)

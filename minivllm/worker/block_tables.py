@@ -10,6 +10,7 @@ class BlockTables:
     def __init__(self, num_slots: int, max_blocks: int):
         self.table = np.zeros((num_slots, max_blocks), dtype=np.int32)
         self._counts = [0] * num_slots
+        self._gathered = np.zeros_like(self.table)
 
     def set(self, slot: int, block_ids: list[int]) -> None:
         self._counts[slot] = 0
@@ -22,5 +23,7 @@ class BlockTables:
         self._counts[slot] = end
 
     def rows(self, slots: npt.NDArray[np.int64], num_blocks: int) -> npt.NDArray[np.int32]:
-        """The first `num_blocks` entries of each slot's row."""
-        return np.ascontiguousarray(self.table[slots, :num_blocks])
+        """The first `num_blocks` entries of each slot's row, in memory that the next call uses again."""
+        gathered = self._gathered[: len(slots), :num_blocks]
+        gathered[:] = self.table[slots, :num_blocks]
+        return gathered

@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from minivllm.messages.step import SlotResult, StepPlan, StepResult, TokenLogprobs
-from minivllm.model.attention.backend import AttentionBackend
-from minivllm.model.context import ForwardContext
 from minivllm.model.interface import CausalLM
 from minivllm.worker.forward_inputs import ForwardInputs
+from minivllm.worker.graph_runner import GraphRunner
 from minivllm.worker.input_builder import InputBuilder
 from minivllm.worker.prompt_logprobs import PromptLogprobs, is_finite
 from minivllm.worker.request_slots import RequestSlots
@@ -16,14 +15,18 @@ from minivllm.worker.sampling.sampler import NAN_LOGITS, Sampled, Sampler
 
 
 class ModelRunner:
-    def __init__(self, model: CausalLM, backend: AttentionBackend, slots: RequestSlots, builder: InputBuilder, sampler: Sampler,
+    def __init__(self, model: CausalLM, graphs: GraphRunner, slots: RequestSlots, builder: InputBuilder, sampler: Sampler,
                  prompt_logprobs: PromptLogprobs):  # fmt: skip
         self._model = model
-        self._backend = backend
+        self._graphs = graphs
         self._slots = slots
         self._builder = builder
         self._sampler = sampler
         self._prompt_logprobs = prompt_logprobs
+
+    def capture(self, kv_caches: Sequence[Tensor], max_tokens: int) -> None:
+        """Before the first step on new caches, unless operations are to run one by one."""
+        self._graphs.capture(kv_caches, max_tokens, self._slots.block_tables.table.shape[1])
 
     def execute(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> StepResult:
         self._slots.apply(plan)
@@ -34,8 +37,7 @@ class ModelRunner:
         if not plan.scheduled:
             return StepResult(plan.step_id, [])
         inputs = self._builder.build(plan)
-        ctx = ForwardContext(self._backend, self._backend.prepare(inputs.attention), kv_caches)
-        hidden = self._model.forward(inputs.input_ids, inputs.positions, ctx)  # [num_tokens, hidden_size]
+        hidden = self._graphs.run(inputs, kv_caches)  # [num_tokens, hidden_size]
         prompt_logprobs = self._prompt_logprobs.compute(plan, inputs, hidden)
         sampled = self._sample(inputs, hidden)
         results = [_result(s.slot, sampled.get(s.slot), prompt_logprobs.get(s.slot)) for s in plan.scheduled]

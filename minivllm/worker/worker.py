@@ -12,6 +12,7 @@ from minivllm.messages.step import StepPlan, StepResult
 from minivllm.model.attention.select import select_backend
 from minivllm.model.loading.load import load_model
 from minivllm.worker.devices import DEVICES
+from minivllm.worker.graph_runner import GraphRunner
 from minivllm.worker.input_builder import InputBuilder
 from minivllm.worker.kv_pool import KVPool
 from minivllm.worker.memory import available_kv_bytes
@@ -53,7 +54,7 @@ class Worker:
         self._pool = KVPool(backend, config.spec.num_layers, block_size, kv_dtype, device)
         self._runner = ModelRunner(
             model,
-            backend,
+            GraphRunner(model, backend, ops),
             slots,
             InputBuilder(slots, block_size, device),
             Sampler(ops.sampling, slots, num_slots, config.model.seed, vocab_size),
@@ -67,7 +68,11 @@ class Worker:
         return available_kv_bytes(self._config.cache, self._device)
 
     def allocate_kv(self, num_blocks: int) -> None:
-        self._loaded_pool().allocate(num_blocks)
+        pool, runner = self._loaded_pool(), self._runner
+        assert runner is not None
+        pool.allocate(num_blocks)
+        if not self._config.model.enforce_eager:
+            runner.capture(pool.layers, self._config.scheduler.max_num_batched_tokens)
 
     def warm_up(self) -> None:
         config, layers = self._config, self._loaded_pool().layers

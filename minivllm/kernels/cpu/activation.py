@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from minivllm import _cpu
+from minivllm.kernels.cpu.recording import call
 from minivllm.kernels.cpu.tensors import DTYPES, output
 from minivllm.kernels.reference import activation as reference
 
@@ -31,5 +32,5 @@ def _covers(x: Tensor) -> bool:
 def _gate(x: Tensor, out: Tensor | None, kind: int) -> Tensor:
     cols = x.shape[-1] // 2
     out = output(out, x, (*x.shape[:-1], cols))
-    _cpu.gate(DTYPES[x.dtype], x.data_ptr(), out.data_ptr(), x.numel() // (2 * cols), cols, kind)
+    call(_cpu.gate, x.numel() // (2 * cols), DTYPES[x.dtype], x, out, cols, kind)
     return out

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm import _cpu
+from minivllm.kernels.cpu.recording import call
 from minivllm.kernels.cpu.tensors import DTYPES, has_dense_rows, output
 from minivllm.kernels.reference import attention as reference
 
@@ -36,9 +37,9 @@ def paged_attention(
         if tensor.dtype != torch.int32:
             raise TypeError(f"{name} must be int32, got {tensor.dtype}")
     out = output(out, q, q.shape)
-    _cpu.attention(
-        DTYPES[q.dtype], DTYPES[kv.dtype], q.data_ptr(), kv.data_ptr(), out.data_ptr(), block_tables.data_ptr(),
-        query_start.data_ptr(), context_lens.data_ptr(), q.stride(0), block_tables.stride(0), num_seqs, num_blocks,
-        num_heads, num_kv_heads, block_size, head_dim, scale, soft_cap, sliding_window,
+    call(
+        _cpu.attention, num_seqs, DTYPES[q.dtype], DTYPES[kv.dtype], q, kv, out, block_tables, query_start, context_lens,
+        q.stride(0), block_tables.stride(0), num_blocks, num_heads, num_kv_heads, block_size, head_dim, scale, soft_cap,
+        sliding_window,
     )  # fmt: skip
     return out

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from minivllm import _cpu
+from minivllm.kernels.cpu.recording import call
 from minivllm.kernels.reference import gemm as reference
 
 
@@ -53,26 +54,22 @@ def linear(x: Tensor, weight: PackedLinear | Tensor, bias: Tensor | None = None)
     if rows.stride(1) != 1:
         rows = rows.contiguous()
     out = torch.empty((*x.shape[:-1], weight.out_features), dtype=x.dtype)
-    _cpu.gemm(
-        rows.data_ptr(), weight.data.data_ptr(), 0 if bias is None else bias.data_ptr(), out.data_ptr(),
-        rows.shape[0], weight.out_features, weight.in_features, rows.stride(0),
-    )  # fmt: skip
+    call(_cpu.gemm, rows.shape[0], rows, weight.data, bias, out, weight.out_features, weight.in_features, rows.stride(0))
     return out
 
 
 def rows(weight: PackedLinear | Tensor, indices: Tensor) -> Tensor:
     """Rows of the weight at int64 indices, as an embedding look-up."""
-    if isinstance(weight, Tensor):
+    if isinstance(weight, Tensor) and not weight.is_contiguous():
         return reference.rows(weight, indices)
     if indices.dtype != torch.int64:
         raise TypeError(f"indices must be int64, got {indices.dtype}")
     indices = indices.contiguous()
-    if indices.numel():
-        lowest, highest = (int(end) for end in indices.aminmax())
-        if lowest < 0 or highest >= weight.out_features:
-            raise IndexError(f"indices from {lowest} to {highest} do not fit a weight of {weight.out_features} rows")
-    out = torch.empty((*indices.shape, weight.in_features), dtype=weight.dtype)
-    _cpu.gemm_rows(weight.data.data_ptr(), indices.data_ptr(), out.data_ptr(), indices.numel(), weight.in_features)
+    out = torch.empty((*indices.shape, weight.shape[1]), dtype=weight.dtype)
+    if isinstance(weight, Tensor):
+        call(_cpu.copy_rows, indices.numel(), weight, indices, out, weight.shape[0], weight.shape[1] * weight.itemsize)
+        return out
+    call(_cpu.gemm_rows, indices.numel(), weight.data, indices, out, weight.out_features, weight.in_features)
     return out
 
 

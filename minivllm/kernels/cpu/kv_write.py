@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm import _cpu
+from minivllm.kernels.cpu.recording import call
 from minivllm.kernels.cpu.tensors import DTYPES, has_dense_rows
 from minivllm.kernels.reference import kv_write as reference
 
@@ -18,7 +19,7 @@ def write_kv(k: Tensor, v: Tensor, kv: Tensor, slot_mapping: Tensor) -> None:
     num_tokens = slot_mapping.shape[0]
     if k.shape != (num_tokens, num_kv_heads, head_dim) or v.shape != k.shape:
         raise ValueError(f"shapes do not fit: k {list(k.shape)}, v {list(v.shape)}, kv {list(kv.shape)}, {num_tokens} slots")
-    _cpu.kv_write(
-        DTYPES[k.dtype], DTYPES[kv.dtype], k.data_ptr(), v.data_ptr(), k.stride(0), v.stride(0), kv.data_ptr(),
-        slot_mapping.data_ptr(), num_tokens, num_blocks, num_kv_heads, block_size, head_dim,
+    call(
+        _cpu.kv_write, num_tokens, DTYPES[k.dtype], DTYPES[kv.dtype], k, v, k.stride(0), v.stride(0), kv, slot_mapping,
+        num_blocks, num_kv_heads, block_size, head_dim,
     )  # fmt: skip

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from minivllm import _cpu
+from minivllm.kernels.cpu.recording import call
 from minivllm.kernels.cpu.tensors import DTYPES, output
 from minivllm.kernels.reference import norm as reference
 
@@ -13,7 +14,7 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float, out: Tensor | None = None) -
         return reference.rms_norm(x, weight, eps, out)
     out = output(out, x, x.shape)
     cols = x.shape[-1]
-    _cpu.norm(DTYPES[x.dtype], x.data_ptr(), 0, weight.data_ptr(), out.data_ptr(), x.numel() // cols, cols, eps)
+    call(_cpu.norm, x.numel() // cols, DTYPES[x.dtype], x, None, weight, out, cols, eps)
     return out
 
 
@@ -25,8 +26,7 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float) -> Ten
         raise ValueError(f"residual {list(residual.shape)} and x {list(x.shape)} must have the same shape")
     out = output(None, x, x.shape)
     cols = x.shape[-1]
-    rows = x.numel() // cols
-    _cpu.norm(DTYPES[x.dtype], x.data_ptr(), residual.data_ptr(), weight.data_ptr(), out.data_ptr(), rows, cols, eps)
+    call(_cpu.norm, x.numel() // cols, DTYPES[x.dtype], x, residual, weight, out, cols, eps)
     return out
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm import _cpu
+from minivllm.kernels.cpu.recording import call
 from minivllm.kernels.cpu.tensors import DTYPES, has_dense_rows
 from minivllm.kernels.reference import rotary as reference
 
@@ -21,7 +22,7 @@ def apply_rotary(q: Tensor, k: Tensor, positions: Tensor, cos_sin: Tensor, *, in
             f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, "
             f"positions {list(positions.shape)}, cos_sin {list(cos_sin.shape)}"
         )
-    _cpu.rotary(
-        DTYPES[q.dtype], q.data_ptr(), k.data_ptr(), q.stride(0), k.stride(0), positions.data_ptr(), cos_sin.data_ptr(),
-        num_tokens, num_heads, k.shape[1], head_dim, rotary_dim, interleaved,
+    call(
+        _cpu.rotary, num_tokens, DTYPES[q.dtype], q, k, q.stride(0), k.stride(0), positions, cos_sin, num_heads, k.shape[1],
+        head_dim, rotary_dim, interleaved,
     )  # fmt: skip

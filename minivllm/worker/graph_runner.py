@@ -1,0 +1,69 @@
+"""`GraphRunner`: the forward pass as one recorded program, or operation by operation where there is none."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from minivllm.kernels import Ops, Unrecordable
+from minivllm.model.attention.backend import AttentionBackend
+from minivllm.model.attention.metadata import AttentionMetadata
+from minivllm.model.context import ForwardContext
+from minivllm.model.interface import CausalLM
+from minivllm.utils.logging import get_logger
+from minivllm.worker.forward_inputs import ForwardInputs
+
+logger = get_logger(__name__)
+
+# Sizes of the batch that is recorded: small, and primes, by which a count in a recorded call shows what it counts.
+_TOKENS, _SEQS = 11, 7
+
+
+class GraphRunner:
+    def __init__(self, model: CausalLM, backend: AttentionBackend, ops: Ops):
+        self._model = model
+        self._backend = backend
+        self._recording = ops.recording
+        self._program = None
+        self._table_stride = 0
+
+    @torch.inference_mode()
+    def capture(self, kv_caches: Sequence[Tensor], max_tokens: int, table_width: int) -> None:
+        """Record the model on these caches, for steps of up to `max_tokens` whose block tables are `table_width` apart."""
+        self._program = None
+        if self._recording is None:
+            return
+        inputs = _blank_inputs(table_width)
+        tensors = _tensors(*inputs)
+        try:
+            program = self._recording.record(lambda: self._forward(*inputs, kv_caches), tensors, (_TOKENS, _SEQS), max_tokens)
+        except Unrecordable as reason:
+            logger.info("operations run one by one: %s has no native form", reason)
+            return
+        logger.debug("recorded %d operations", len(program.ops))
+        self._program, self._table_stride = program, table_width
+
+    def run(self, inputs: ForwardInputs, kv_caches: Sequence[Tensor]) -> Tensor:
+        """Final hidden states [num_tokens, hidden_size], valid until the next run."""
+        ids, positions, metadata = inputs.input_ids, inputs.positions, inputs.attention
+        program = self._program
+        if program is None or len(ids) > program.max_rows:
+            return self._forward(ids, positions, metadata, kv_caches)
+        assert metadata.block_tables.stride(0) == self._table_stride
+        return program.run(_tensors(ids, positions, metadata), (len(ids), len(metadata.context_lens)))
+
+    def _forward(self, ids: Tensor, positions: Tensor, metadata: AttentionMetadata, kv_caches: Sequence[Tensor]) -> Tensor:
+        ctx = ForwardContext(self._backend, self._backend.prepare(metadata), kv_caches)
+        return self._model.forward(ids, positions, ctx)
+
+
+def _tensors(ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> list[Tensor]:
+    """What differs from step to step."""
+    return [ids, positions, metadata.query_start, metadata.context_lens, metadata.block_tables, metadata.slot_mapping]
+
+
+def _blank_inputs(table_width: int) -> tuple[Tensor, Tensor, AttentionMetadata]:
+    """Never computed with; only types, strides and identities count."""
+    ids, positions, slots = (torch.zeros(_TOKENS, dtype=torch.int64) for _ in range(3))
+    starts, contexts = (torch.zeros(n, dtype=torch.int32) for n in (_SEQS + 1, _SEQS))
+    return ids, positions, AttentionMetadata(starts, contexts, torch.zeros((_SEQS, table_width), dtype=torch.int32), slots)
