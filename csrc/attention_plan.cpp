@@ -9,8 +9,20 @@ constexpr int kTileRows = 64;       // query rows (tokens x heads of the group) 
 constexpr int kSmallestSplit = 256;  // keys; fewer do not pay for merging
 constexpr int kItemsPerThread = 4;  // a single item is at most this share of a thread's work
 
-// Work of an item in row-keys; a few rows cost nearly as much as eight, since reading the keys dominates.
-long cost(long rows, long keys) { return std::max(rows, 8L) * keys; }
+constexpr int kFewRows = 16;       // KV heads go together up to so many rows: their keys lie side by side
+
+// Work of an item in row-keys; a few rows of a KV head cost nearly as much as eight, since reading the keys dominates.
+long cost(const AttentionItem& item, int group) {
+  const long rows = (item.token_end - item.token_begin) * group;
+  return item.num_kv_heads * std::max(rows, 8L) * (item.key_end - item.key_begin);
+}
+
+// KV heads of an item with so many query tokens.
+int heads_together(const AttentionArgs& a, int threads, int tokens) {
+  if (a.seqs < threads * kItemsPerThread) return 1;
+  const int rows = tokens * static_cast<int>(a.heads / a.kv_heads);
+  return std::max(1, std::min(static_cast<int>(a.kv_heads), kFewRows / rows));
+}
 
 }  // namespace
 
@@ -27,8 +39,11 @@ AttentionPlan plan_attention(const AttentionArgs& a, int threads) {
       const int position = a.context_lens[seq] - (last - begin);
       const int low = a.window > 0 ? static_cast<int>(std::max(0L, position - a.window + 1)) : 0;
       const int high = position + end - begin;
-      for (int head = 0; head < a.kv_heads; head++) plan.items.push_back({seq, head, begin, end, position, low, high, -1});
-      total += a.kv_heads * cost((end - begin) * group, high - low);
+      const int kv_heads = static_cast<int>(a.kv_heads), together = heads_together(a, threads, end - begin);
+      for (int head = 0; head < kv_heads; head += together) {
+        plan.items.push_back({seq, head, std::min(together, kv_heads - head), begin, end, position, low, high, -1});
+        total += cost(plan.items.back(), group);
+      }
     }
   }
   if (threads == 1) return plan;
@@ -37,14 +52,15 @@ AttentionPlan plan_attention(const AttentionArgs& a, int threads) {
   std::vector<AttentionItem> divided;
   divided.reserve(plan.items.size());
   for (AttentionItem item : plan.items) {
-    const int rows = (item.token_end - item.token_begin) * group, keys = item.key_end - item.key_begin, first = item.key_begin;
-    const int splits = static_cast<int>(std::min<long>((cost(rows, keys) + limit - 1) / limit, keys / kSmallestSplit));
+    const int rows = item.num_kv_heads * (item.token_end - item.token_begin) * group;
+    const int keys = item.key_end - item.key_begin, first = item.key_begin;
+    const int splits = static_cast<int>(std::min<long>((cost(item, group) + limit - 1) / limit, keys / kSmallestSplit));
     if (splits < 2) {
       divided.push_back(item);
       continue;
     }
     const int partial = static_cast<int>(plan.partial_rows);
-    plan.merges.push_back({item.token_begin, item.token_end, item.kv_head, partial, splits});
+    plan.merges.push_back({item.token_begin, item.token_end, item.kv_head, item.num_kv_heads, partial, splits});
     for (int split = 0; split < splits; split++) {
       item.key_begin = first + static_cast<int>(static_cast<long>(keys) * split / splits);
       item.key_end = first + static_cast<int>(static_cast<long>(keys) * (split + 1) / splits);

@@ -37,7 +37,7 @@ struct GeluErf {
 
 template <class T, class Act>
 static void gate_rows(const GateArgs& a) {
-  parallel_for(a.rows, max_of(1, 8192 / a.cols), [&](long begin, long end) {
+  parallel_for(a.rows, max_of(1, 2048 / a.cols), [&](long begin, long end) {
     for (long row = begin; row < end; row++) {
       const T *gate = (const T*)a.x + row * 2 * a.cols, *up = gate + a.cols;
       T* out = (T*)a.out + row * a.cols;

@@ -9,7 +9,7 @@ namespace MINIVLLM_ISA {
 
 template <class Cache>
 static void attend(const AttentionArgs& a, const AttentionItem& item, Scratch& scratch) {
-  const long rows = (item.token_end - item.token_begin) * (a.heads / a.kv_heads);
+  const long rows = item_rows(a, item);
   if constexpr (kLanes >= 16) {
     switch (rows) {
       case 5: return attend_rows<5, Cache>(a, item, scratch);
@@ -29,7 +29,14 @@ static void attend(const AttentionArgs& a, const AttentionItem& item, Scratch& s
 
 template <class Cache>
 void attention(const AttentionArgs& a) {
-  run_plan(a, [&](const AttentionItem& item, Scratch& scratch) { attend<Cache>(a, item, scratch); });
+  run_plan(a, [&](AttentionItem item, Scratch& scratch) {
+    const int heads = item.num_kv_heads;
+    item.num_kv_heads = 1;
+    for (int head = 0; head < heads; head++, item.kv_head++) {
+      attend<Cache>(a, item, scratch);
+      if (item.partial >= 0) item.partial += (int)item_rows(a, item);
+    }
+  });
 }
 
 template void attention<float>(const AttentionArgs&);

@@ -23,10 +23,19 @@ MINIVLLM_INLINE bool needs_mask(const AttentionArgs& a, const AttentionItem& ite
   return first + count - 1 > item.position || first < lowest_key(a, last_position);
 }
 
-// Where the row of an item (query token, head) starts in q or out.
+MINIVLLM_INLINE long item_rows(const AttentionArgs& a, const AttentionItem& item) {
+  return item.num_kv_heads * (item.token_end - item.token_begin) * (a.heads / a.kv_heads);
+}
+
+// Where the row of an item starts in q or out.
 MINIVLLM_INLINE long row_offset(const AttentionArgs& a, const AttentionItem& item, long row, long token_stride) {
-  const long group = a.heads / a.kv_heads;
-  return (item.token_begin + row / group) * token_stride + (item.kv_head * group + row % group) * a.head_dim;
+  const long group = a.heads / a.kv_heads, tokens = item.token_end - item.token_begin;
+  const long kv_head = item.kv_head + row / (tokens * group), token = item.token_begin + row / group % tokens;
+  return token * token_stride + (kv_head * group + row % group) * a.head_dim;
+}
+
+[[maybe_unused]] MINIVLLM_INLINE long row_position(const AttentionArgs& a, const AttentionItem& item, long row) {
+  return item.position + row / (a.heads / a.kv_heads) % (item.token_end - item.token_begin);
 }
 
 template <class T>
@@ -65,8 +74,8 @@ static void finish_row(const AttentionArgs& a, const AttentionItem& item, long r
 }
 
 static void merge(const AttentionArgs& a, const AttentionMerge& merge, Scratch& scratch) {
-  const long rows = (merge.token_end - merge.token_begin) * (a.heads / a.kv_heads), pitch = a.head_dim + 2;
-  const AttentionItem whole{0, merge.kv_head, merge.token_begin, merge.token_end, 0, 0, 0, -1};
+  const AttentionItem whole{0, merge.kv_head, merge.num_kv_heads, merge.token_begin, merge.token_end, 0, 0, 0, -1};
+  const long rows = item_rows(a, whole), pitch = a.head_dim + 2;
   float* acc = scratch.floats(a.head_dim);
   for (long row = 0; row < rows; row++) {
     const float* parts = a.partials + (merge.partial + row) * pitch;

@@ -1,19 +1,17 @@
-// Attention in bf16 on AMX tiles, for whole tiles of head_dim and of a page; otherwise as attention.cpp.
+// Attention in bf16 on AMX tiles, for whole tiles of head_dim and of a page; otherwise as attention.cpp. Few rows are the matter
+// of attention_decode.h.
 //
 // Per block of keys, with rows in groups of 16:
 //   scores^T [16 keys x 16 rows] = keys, straight from their page (A), x queries^T, packed once (B)
 //   softmax: scores are turned to [row][key]; weights leave as bf16
 //   output [16 rows x 16 dims] += weights (A) x values with the two keys of a pair interleaved (B)
-#include <immintrin.h>
-
-#include "attention_common.h"
+#include "attention_decode.h"
+#include "attention_tile.h"
 #include "ops.h"
 
 namespace minivllm {
 namespace MINIVLLM_ISA {
 
-constexpr long kTileKeys = 128;  // keys per block
-constexpr long kGroup = 16;      // rows of a tile
 constexpr long kGroupsAtOnce = 4;
 
 // Every tile is 16 rows of 64 bytes. 0 to 3: results; 4: A; 5: B.
@@ -23,36 +21,11 @@ struct alignas(64) FullTiles {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
 };
 
-// to[c * pitch + r] = from[r * 16 + c]
-static void transpose(const float* from, float* to, long pitch) {
-  __m512 a[16], b[16];
-  MINIVLLM_UNROLL for (int i = 0; i < 16; i++) a[i] = _mm512_loadu_ps(from + i * 16);
-  MINIVLLM_UNROLL for (int i = 0; i < 16; i += 2) {
-    b[i] = _mm512_unpacklo_ps(a[i], a[i + 1]);
-    b[i + 1] = _mm512_unpackhi_ps(a[i], a[i + 1]);
-  }
-  MINIVLLM_UNROLL for (int i = 0; i < 16; i += 4) {
-    a[i] = (__m512)_mm512_unpacklo_pd((__m512d)b[i], (__m512d)b[i + 2]);
-    a[i + 1] = (__m512)_mm512_unpackhi_pd((__m512d)b[i], (__m512d)b[i + 2]);
-    a[i + 2] = (__m512)_mm512_unpacklo_pd((__m512d)b[i + 1], (__m512d)b[i + 3]);
-    a[i + 3] = (__m512)_mm512_unpackhi_pd((__m512d)b[i + 1], (__m512d)b[i + 3]);
-  }
-  // a[4q + c] holds, in 128-bit lane l, column 4l + c of rows 4q..4q+3.
-  MINIVLLM_UNROLL for (int c = 0; c < 4; c++) {
-    const __m512 low = _mm512_shuffle_f32x4(a[c], a[4 + c], 0x44), low2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0x44);
-    const __m512 high = _mm512_shuffle_f32x4(a[c], a[4 + c], 0xee), high2 = _mm512_shuffle_f32x4(a[8 + c], a[12 + c], 0xee);
-    _mm512_storeu_ps(to + c * pitch, _mm512_shuffle_f32x4(low, low2, 0x88));
-    _mm512_storeu_ps(to + (4 + c) * pitch, _mm512_shuffle_f32x4(low, low2, 0xdd));
-    _mm512_storeu_ps(to + (8 + c) * pitch, _mm512_shuffle_f32x4(high, high2, 0x88));
-    _mm512_storeu_ps(to + (12 + c) * pitch, _mm512_shuffle_f32x4(high, high2, 0xdd));
-  }
-}
-
 class TileAttention {
  public:
   TileAttention(const AttentionArgs& args, const AttentionItem& item, Scratch& scratch)
-      : a(args), item(item), dim(args.head_dim), group(args.heads / args.kv_heads) {
-    rows = (item.token_end - item.token_begin) * group;
+      : a(args), item(item), dim(args.head_dim) {
+    rows = item_rows(a, item);
     groups = round_up(rows, kGroup) / kGroup;
     const long padded = groups * kGroup;
     // In floats; bf16 buffers take half.
@@ -73,6 +46,7 @@ class TileAttention {
   }
 
   void run() {
+    const TileSoftmax softmax{a, item, scores, weights, top, sum, acc};
     const FullTiles config;
     _tile_loadconfig(&config);
     for (long key = item.key_begin / kGroup * kGroup; key < item.key_end; key += kTileKeys) {
@@ -80,7 +54,7 @@ class TileAttention {
       locate(key, count);
       multiply_queries(round_up(count, kGroup) / kGroup);
       pack_values(key, count);
-      for (long first = 0; first < rows; first += kGroup) soften(first, key, count);
+      for (long first = 0; first < rows; first += kGroup) softmax.update(first, rows, key, count);
       multiply_values(round_up(count, kDepth) / kDepth);
     }
     _tile_release();
@@ -158,80 +132,6 @@ class TileAttention {
     }
   }
 
-  // Running softmax of a group of rows: scores -> weights; older results of a row shrink by the change of its maximum. Scores
-  // are in units of log 2. Steps with a long latency (maximum, sum, factor) are taken for all rows of the group at once.
-  void soften(long first, long key, long count) {
-    constexpr int kVectors = kTileKeys / kLanes;
-    const long active = min_of(kGroup, rows - first);
-    vf best[kGroup], total[kGroup];
-    for (long r = 0; r < active; r++) {
-      float* row = scores + (first + r) * kTileKeys;
-      adjust(row, item.position + (first + r) / group, key, count);
-      vf high = load(row);
-      MINIVLLM_UNROLL for (int v = 1; v < kVectors; v++) high = vmax(high, load(row + v * kLanes));
-      best[r] = high;
-    }
-    for (long r = active; r < kGroup; r++) best[r] = total[r] = vf{};
-    const vf before = load(top + first), after = vmax(before, max_each(best)), factor = exp2(before - after);
-    store(top + first, after);
-    for (long r = 0; r < active; r++) {
-      const float* row = scores + (first + r) * kTileKeys;
-      Bf16* to = weights + (first + r) * kTileKeys;
-      vf sums[2] = {};
-      MINIVLLM_UNROLL for (int v = 0; v < kVectors; v++) {
-        const vf weight = exp2(load(row + v * kLanes) - top[first + r]);
-        sums[v % 2] += weight;
-        store(to + v * kLanes, weight);
-      }
-      total[r] = sums[0] + sums[1];
-    }
-    store(sum + first, load(sum + first) * factor + reduce_each(total));
-    for (long r = 0; r < active; r++) {
-      if (factor[r] == 1.0f) continue;
-      float* out = acc + (first + r) * dim;
-      for (long d = 0; d < dim; d += kLanes) store(out + d, load(out + d) * factor[r]);
-    }
-  }
-
-  // Raw scores of one row -> scaled, capped, in units of log 2, hidden where the row does not see the key.
-  void adjust(float* row, long position, long key, long count) const {
-    constexpr float kLog2e = 1.44269504f;
-    const long low = max_of(item.key_begin, lowest_key(a, position)) - key, high = min_of(count - 1, position - key);
-    const bool mask = low > 0 || high < kTileKeys - 1;
-    const vf lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    for (long i = 0; i < kTileKeys; i += kLanes) {
-      vf score = load(row + i) * (a.soft_cap == 0.0f ? a.scale * kLog2e : a.scale);
-      if (a.soft_cap != 0.0f) score = cap(score, a.soft_cap) * kLog2e;
-      if (mask) {
-        const vf at = lane + (float)i;
-        score = at < (float)low ? splat(kHidden) : score;
-        score = at > (float)high ? splat(kHidden) : score;
-      }
-      store(row + i, score);
-    }
-  }
-
-  // 2^x for x <= 0 with a relative error of 3e-6, ample for bf16 weights.
-  static vf exp2(vf x) {
-    x = x < -126.0f ? splat(kHidden) : x;  // no denormals
-    const vf n = (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC), r = x - n;
-    vf p = splat(0.009560510517f);
-    p = p * r + 0.05591703951f;
-    p = p * r + 0.2402498126f;
-    p = p * r + 0.6931219697f;
-    p = p * r + 0.9999991655f;
-    return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
-  }
-
-  // Maxima of 16 vectors, one per lane.
-  static vf max_each(const vf* v) {
-    float turned[kGroup * kGroup];
-    transpose((const float*)v, turned, kGroup);
-    vf high = load(turned);
-    MINIVLLM_UNROLL for (int i = 1; i < kGroup; i++) high = vmax(high, load(turned + i * kGroup));
-    return high;
-  }
-
   void multiply_values(long key_steps) {
     for (long g = 0; g < groups; g++) {
       for (long d = 0; d < dim; d += 32) {
@@ -267,7 +167,7 @@ class TileAttention {
 
   const AttentionArgs& a;
   const AttentionItem& item;
-  const long dim, group;
+  const long dim;
   long rows, groups;
   Bf16 *queries, *weights, *values;
   float *acc, *scores, *tiles, *top, *sum;
@@ -276,7 +176,10 @@ class TileAttention {
 
 bool tile_attention(const AttentionArgs& a) {
   if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0) return false;
-  run_plan(a, [&](const AttentionItem& item, Scratch& scratch) { TileAttention(a, item, scratch).run(); });
+  run_plan(a, [&](const AttentionItem& item, Scratch& scratch) {
+    if (item_rows(a, item) <= kGroup) return DecodeAttention(a, item, scratch).run();
+    TileAttention(a, item, scratch).run();
+  });
   return true;
 }
 

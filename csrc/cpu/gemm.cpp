@@ -19,6 +19,7 @@
 namespace minivllm {
 namespace MINIVLLM_ISA {
 
+constexpr long kChunksPerThread = 16;
 constexpr long kRowsAtOnce = 256;  // rows of x that stay in the second-level cache while the panels pass by
 
 // A row of x for kernels that cannot read it as it is: k padded with zeros, in their type.
@@ -41,7 +42,7 @@ static void multiply_all(const GemmArgs& a, const Rows<Kernel::X>& x) {
       const long row = i / panels * kRowsAtOnce, panel = i % panels;
       Kernel::multiply(a, x, a.w + panel * kPanel * x.depth, row, min_of(row + kRowsAtOnce, a.m), panel * kPanel);
     }
-  });
+  }, kChunksPerThread);
 }
 
 void gemm(const GemmArgs& a) {

@@ -21,7 +21,7 @@ MINIVLLM_INLINE void copy_row(const From* from, To* to, long n) {
 template <class T, class Cache>
 void kv_write(const KvWriteArgs& a) {
   const long values_at = a.blocks * a.kv_heads * a.block_size * a.head_dim;
-  parallel_for(a.tokens, max_of(1, 16384 / (a.kv_heads * a.head_dim)), [&](long begin, long end) {
+  parallel_for(a.tokens, max_of(1, 1024 / (a.kv_heads * a.head_dim)), [&](long begin, long end) {
     for (long token = begin; token < end; token++) {
       const int64_t slot = a.slots[token];
       if (slot < 0) continue;

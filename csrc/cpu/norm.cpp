@@ -33,7 +33,7 @@ static void norm_row(const T* x, T* residual, const T* weight, T* out, long cols
 
 template <class T>
 void norm(const NormArgs& a) {
-  parallel_for(a.rows, max_of(1, 16384 / a.cols), [&](long begin, long end) {
+  parallel_for(a.rows, max_of(1, 2048 / a.cols), [&](long begin, long end) {
     for (long row = begin; row < end; row++) {
       const long at = row * a.cols;
       T* residual = a.residual ? (T*)a.residual + at : nullptr;

@@ -48,7 +48,7 @@ static void rotate_pairs(T* x, const float* cos, const float* sin, long half) {
 template <class T>
 void rotary(const RotaryArgs& a) {
   const long half = a.rotary_dim / 2;
-  parallel_for(a.tokens, max_of(1, 8192 / (a.heads * a.head_dim)), [&](long begin, long end) {
+  parallel_for(a.tokens, max_of(1, 2048 / (a.heads * a.head_dim)), [&](long begin, long end) {
     static thread_local Scratch scratch;
     float* angles = scratch.floats(a.rotary_dim + kLanes);
     for (long token = begin; token < end; token++) {

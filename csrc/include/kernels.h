@@ -42,9 +42,10 @@ struct KvWriteArgs {
   long tokens, blocks, kv_heads, block_size, head_dim;
 };
 
-// A piece of attention for one thread: some query tokens of one sequence, one KV head, keys [key_begin, key_end).
+// A piece of attention for one thread: some query tokens of one sequence, KV heads from kv_head on, keys [key_begin, key_end).
+// Its rows are KV heads x tokens x heads of a KV head.
 struct AttentionItem {
-  int seq, kv_head;
+  int seq, kv_head, num_kv_heads;
   int token_begin, token_end;  // rows of q
   int position;                // of the first token
   int key_begin, key_end;
@@ -53,7 +54,7 @@ struct AttentionItem {
 
 // Partial results of one tile of tokens whose keys were divided into `splits` items, to be merged into `out`.
 struct AttentionMerge {
-  int token_begin, token_end, kv_head;
+  int token_begin, token_end, kv_head, num_kv_heads;
   int partial, splits;
 };
 

@@ -12,11 +12,11 @@ static inline void parallel_each(long n, const Body& body) {
   run_chunks(n, [](const void* context, long i) { (*static_cast<const Body*>(context))(i); }, &body);
 }
 
-// body(begin, end) over [0, n), in even chunks of at least `smallest_share`, several for each thread.
+// body(begin, end) over [0, n), in even chunks of at least `smallest_share`: more of them cost more, fewer keep
+// threads waiting for the last.
 template <class Body>
-static inline void parallel_for(long n, long smallest_share, const Body& body) {
-  constexpr long kChunksPerThread = 4;
-  const long threads = num_threads(), most = n / smallest_share, wanted = threads > 1 ? threads * kChunksPerThread : 1;
+static inline void parallel_for(long n, long smallest_share, const Body& body, long chunks_per_thread = 4) {
+  const long threads = num_threads(), most = n / smallest_share, wanted = threads > 1 ? threads * chunks_per_thread : 1;
   const long chunks = most < wanted ? most : wanted;
   if (chunks < 2) return body(0, n);
   parallel_each(chunks, [&](long i) { body(n * i / chunks, n * (i + 1) / chunks); });
