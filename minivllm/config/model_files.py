@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 
-from minivllm.config.model_spec import token_ids
 from minivllm.errors import ConfigError
 
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
@@ -45,12 +44,18 @@ class TokenizerFile(msgspec.Struct):
             return None
         return max(largest, added) + 1
 
+    def eos_token_ids(self, folder: Path) -> tuple[int, ...]:
+        """The tokenizer's own token that ends a text, which tokenizer_config.json in the same folder names."""
+        token = read_json(folder / "tokenizer_config.json").get("eos_token")
+        content = token.get("content") if isinstance(token, dict) else token
+        return tuple(t.id for t in self.added_tokens if t.content == content)
+
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, {} if there is no such file; `ConfigError` if it is something else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):  # the latter: a model that is one file
         return {}
     except OSError as e:
         raise ConfigError(f"cannot read {path}: {e.strerror}.", param="model") from e
@@ -61,11 +66,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_config(folder: Path, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """config.json with --hf-overrides merged over it."""
+def read_config(folder: Path) -> dict[str, Any]:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} has no config.json: it is not the folder of a Hugging Face model.", param="model")
-    return _merge(read_json(folder / "config.json"), overrides)
+    return read_json(folder / "config.json")
+
+
+def read_generation(folder: Path) -> dict[str, Any]:
+    return read_json(folder / "generation_config.json")
 
 
 def check_weights(folder: Path) -> None:
@@ -73,7 +81,9 @@ def check_weights(folder: Path) -> None:
     if any(folder.glob("*.safetensors")):
         return
     others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf"))
-    found = f" ({others[0]} is there, but only safetensors are read)" if others else ""
+    found = f" ({others[0]} is there, but only safetensors and GGUF are read)" if others else ""
+    if len(others) > 1 and others[0].endswith(".gguf"):
+        found = " (it has several *.gguf files: give the path of one)"
     raise ConfigError(f"{folder} has no weights: no *.safetensors file{found}.", param="model")
 
 
@@ -88,24 +98,14 @@ def read_tokenizer(folder: Path) -> TokenizerFile:
         raise ConfigError(f"{path} is not a tokenizer: {e}.", param="tokenizer") from e
 
 
-def eos_token_ids(
-    folder: Path, tokenizer: TokenizerFile, config: Mapping[str, Any], generation: Mapping[str, Any]
-) -> tuple[int, ...]:
-    """The tokens that end a text: those of generation_config.json, else config.json's, and the tokenizer's own."""
-    ids = token_ids(generation.get("eos_token_id")) or token_ids(config.get("eos_token_id"))
-    token = read_json(folder / "tokenizer_config.json").get("eos_token")
-    content = token.get("content") if isinstance(token, dict) else token
-    ids += tuple(t.id for t in tokenizer.added_tokens if t.content == content)
-    return tuple(dict.fromkeys(ids))
-
-
 def sampling_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     return {name: generation[name] for name in SAMPLING_DEFAULTS if generation.get(name) is not None}
 
 
-def _merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`over` wins, object by object."""
     merged = dict(base)
     for key, value in over.items():
         old = merged.get(key)
-        merged[key] = _merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = merge(old, value) if isinstance(old, dict) and isinstance(value, dict) else value
     return merged

@@ -5,14 +5,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minivllm.config import env, model_files
+from minivllm.config import env, gguf_model, model_files
 from minivllm.config.engine_config import ENGINE_SECTIONS, EngineConfig
-from minivllm.config.model_spec import ModelSpec
+from minivllm.config.model_spec import ModelSpec, token_ids
 from minivllm.config.option import AUTO, options_of
 from minivllm.config.sections.generation import GenerationConfig
 from minivllm.config.sections.server import ServerConfig
 from minivllm.errors import ConfigError
 from minivllm.utils import hub, process
+from minivllm.utils.gguf import GGUFFile
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -30,8 +31,9 @@ class Draft:
     values: dict[str, Any]
     given: frozenset[str]
     server: bool
-    folder: Path = Path()
-    tokenizer: Path = Path()
+    folder: Path = Path()  # of the model; its GGUF file if `gguf` is set
+    tokenizer: Path = Path()  # likewise
+    gguf: GGUFFile | None = None
     hf_config: dict[str, Any] = field(default_factory=dict)
     spec: ModelSpec | None = None
     generation: GenerationConfig = GenerationConfig()
@@ -57,6 +59,10 @@ def find_model(draft: Draft) -> None:
     if not model:
         raise ConfigError("no model given: name a model folder or a hub name, as in `minivllm serve FOLDER`.", param="model")
     draft.folder = hub.resolve_folder(model, draft.values["revision"])
+    file = gguf_model.find_file(draft.folder, draft.values["load_format"])
+    if file is not None:
+        draft.folder, draft.gguf = file, GGUFFile(file)
+        draft.values["load_format"] = draft.values["load_format"].replace("auto", "gguf")
     draft.values["path"] = str(draft.folder)
     draft.values["served_model_name"] = draft.values["served_model_name"] or (model,)
 
@@ -68,7 +74,8 @@ def find_tokenizer(draft: Draft) -> None:
 
 
 def read_model(draft: Draft) -> None:
-    draft.hf_config = model_files.read_config(draft.folder, draft.values["hf_overrides"])
+    config = gguf_model.read_config(draft.gguf) if draft.gguf else model_files.read_config(draft.folder)
+    draft.hf_config = model_files.merge(config, draft.values["hf_overrides"])
     draft.spec = ModelSpec.from_hf(draft.hf_config)
     quantization = draft.hf_config.get("quantization_config")
     if quantization:
@@ -77,14 +84,15 @@ def read_model(draft: Draft) -> None:
 
 
 def check_weights(draft: Draft) -> None:
-    if draft.values["load_format"] != "dummy":
+    if draft.values["load_format"] != "dummy" and draft.gguf is None:
         model_files.check_weights(draft.folder)
 
 
 def read_generation_config(draft: Draft) -> None:
     source = draft.values["generation_config"]
     if source in ("auto", "vllm"):
-        generation = model_files.read_json(draft.folder / "generation_config.json") if source == "auto" else {}
+        found = gguf_model.read_generation(draft.gguf) if draft.gguf else model_files.read_generation(draft.folder)
+        generation = found if source == "auto" else {}
     else:
         path = Path(source).expanduser()
         path = path / "generation_config.json" if path.is_dir() else path
@@ -92,10 +100,19 @@ def read_generation_config(draft: Draft) -> None:
             raise ConfigError(f"--generation-config {source} is neither auto, vllm nor a folder with generation_config.json.")
         generation = model_files.read_json(path)
     assert draft.spec is not None
-    tokenizer = model_files.read_tokenizer(draft.tokenizer)
+    num_tokens: int | None
+    eos = token_ids(generation.get("eos_token_id")) or draft.spec.eos_token_ids
+    if draft.tokenizer.is_file():
+        file = GGUFFile(draft.tokenizer)
+        eos += gguf_model.eos_token_ids(file)
+        num_tokens = gguf_model.num_tokens(file)
+    else:
+        tokenizer = model_files.read_tokenizer(draft.tokenizer)
+        eos += tokenizer.eos_token_ids(draft.tokenizer)
+        num_tokens = tokenizer.num_tokens(draft.spec.vocab_size)
     draft.generation = GenerationConfig(
-        eos_token_ids=model_files.eos_token_ids(draft.tokenizer, tokenizer, draft.hf_config, generation),
-        num_tokens=tokenizer.num_tokens(draft.spec.vocab_size),
+        eos_token_ids=tuple(dict.fromkeys(eos)),
+        num_tokens=num_tokens,
         defaults=model_files.sampling_defaults(generation),
     )
 

@@ -8,6 +8,8 @@ from typing import Any
 import tokenizers
 
 from minivllm.errors import ClientError, ConfigError
+from minivllm.text import gguf_tokenizer
+from minivllm.utils.gguf import GGUFFile
 
 TEMPLATE_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 LONG_TEXT = 4096  # characters; above it `encode` takes the entry of the library that releases the GIL
@@ -104,8 +106,10 @@ class Tokenizer:
 
 
 def load_tokenizer(folder: str | Path, trust_remote_code: bool = False) -> Tokenizer:
-    """Read the tokenizer of a model folder: `tokenizer.json` if it is there, else what transformers can build."""
+    """Read the tokenizer of a GGUF file or a folder: `tokenizer.json` if it is there, else what transformers can build."""
     folder = Path(folder)
+    if folder.is_file():
+        return Tokenizer(*gguf_tokenizer.build(GGUFFile(folder)))
     config = _read_json(folder / "special_tokens_map.json") | _read_json(folder / "tokenizer_config.json")
     path = folder / "tokenizer.json"
     if not path.is_file():

@@ -11,15 +11,15 @@ FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
 
 
 def resolve_folder(name: str, revision: str | None = None, *, what: str = "model") -> Path:
-    """The folder that `name` means: a local folder, or the hub's model of that name, downloaded if needed.
+    """The folder that `name` means: a local one (or a GGUF file), or the hub's model of that name, downloaded if needed.
 
     Raises `ConfigError`, saying what to do, if there is neither.
     """
     path = Path(name).expanduser()
-    if path.is_dir():
+    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
         return path.resolve()
     if path.is_file():
-        raise ConfigError(f"{name} is a file: give the folder of the {what}.", param=what)
+        raise ConfigError(f"{name} is a file: give the folder of the {what}, or a .gguf file.", param=what)
     if _looks_like_path(name):
         raise ConfigError(f"{what} folder {name} does not exist.", param=what)
     return _download(name, revision)

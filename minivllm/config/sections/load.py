@@ -11,6 +11,6 @@ class LoadConfig:
 
     load_format: str = option(
         "auto",
-        "auto and safetensors read *.safetensors; dummy fills in random weights.",
-        choices=("auto", "safetensors", "dummy"),
+        "safetensors and gguf read such files, auto the ones that are there; dummy fills in random weights.",
+        choices=("auto", "safetensors", "gguf", "dummy"),
     )

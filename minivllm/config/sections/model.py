@@ -10,11 +10,13 @@ from minivllm.config.option import AUTO, option
 class ModelConfig:
     """Model"""
 
-    model: str = option("", "Folder of the model (config.json, *.safetensors, tokenizer.json), or its name on the hub.")
+    model: str = option(
+        "", "Folder of the model (config.json, *.safetensors, tokenizer.json), a GGUF file, or the model's name on the hub."
+    )
     served_model_name: tuple[str, ...] = option(
         (), "Names under which clients may ask for the model; the first is in the answers. Default: as given by --model."
     )
-    tokenizer: str = option("", "Folder or hub name of the tokenizer. Default: the model's.")
+    tokenizer: str = option("", "Folder, GGUF file or hub name of the tokenizer. Default: the model's.")
     revision: str | None = option(None, "Branch, tag or commit of the model on the hub.")
     dtype: str = option(
         "auto",
@@ -44,7 +46,7 @@ class ModelConfig:
         "vllm: none of it, neutral defaults; else: a folder with that file.",
     )
 
-    path: str = ""  # the model's local folder
+    path: str = ""  # the model's local folder or GGUF file
     max_model_len_auto: bool = False  # the user asked for auto: core.startup may lower max_model_len to what fits
 
     @property

@@ -17,6 +17,7 @@ from minivllm.model.interface import CausalLM
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.shard import Parameter
 from minivllm.model.loading.dummy import DummySource
+from minivllm.model.loading.gguf import GGUFSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
 from minivllm.model.loading.source import TensorSource
 from minivllm.model.registry import model_class
@@ -56,6 +57,8 @@ def load_model(
     targets = list(_targets(model))
     if config.load.load_format == "dummy":
         source: TensorSource = DummySource(dict(_wanted(targets)), dtype, config.model.seed or 0)
+    elif config.load.load_format == "gguf":
+        source = GGUFSource(Path(config.model.path), config.spec, dtype)
     else:
         source = SafetensorsFolder(Path(config.model.path))
     try:
@@ -106,7 +109,7 @@ def _check(model: CausalLM, targets: list[_Target], source: TensorSource, config
     for name, shape in wanted.items():
         if tuple(found[name]) != shape:
             raise ConfigError(
-                f"the checkpoint in {folder} does not fit its config.json: "
+                f"the checkpoint in {folder} does not fit its {source.described_by}: "
                 f"{name} has the shape {list(found[name])}, {list(shape)} is expected.",
                 param="model",
             )

@@ -6,7 +6,6 @@ A file is: 8 bytes little endian n | n bytes of JSON {name: {dtype, shape, data_
 import json
 import mmap
 import os
-import sys
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from torch import Tensor
 
 from minivllm.errors import ConfigError
 from minivllm.model.loading.source import TensorSource
+from minivllm.utils.memory import drop_pages
 
 INDEX = "model.safetensors.index.json"
 DTYPES = {
@@ -82,7 +82,7 @@ class SafetensorsFolder(TensorSource):
 
     def release(self, name: str) -> None:
         entry = self._entries[name]
-        entry.file.drop(entry.begin, entry.end)
+        drop_pages(entry.file.data, entry.begin, entry.end)
 
     def close(self) -> None:
         # A map goes with the last tensor that refers to it; unmapping at once could pull the ground from under a view.
@@ -99,18 +99,18 @@ class _File:
                 self._size = os.fstat(f.fileno()).st_size
                 if self._size < 8:
                     raise self._broken("it is too short")
-                self._map = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+                self.data = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as e:
             raise ConfigError(f"cannot read {path}: {e.strerror}.", param="model") from e
         if hasattr(mmap, "MADV_WILLNEED"):
-            self._map.madvise(mmap.MADV_WILLNEED)
+            self.data.madvise(mmap.MADV_WILLNEED)
 
     def entries(self) -> dict[str, _Entry]:
-        length = int.from_bytes(self._map[:8], "little")
+        length = int.from_bytes(self.data[:8], "little")
         if length > _MAX_HEADER or 8 + length > self._size:
             raise self._broken("its header does not fit in it")
         try:
-            header = json.loads(self._map[8 : 8 + length])
+            header = json.loads(self.data[8 : 8 + length])
         except ValueError as e:
             raise self._broken("its header is not JSON") from e
         if not isinstance(header, dict):
@@ -136,14 +136,8 @@ class _File:
             return torch.empty(shape, dtype=dtype)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the buffer is read-only: nobody writes to it
-            flat = torch.frombuffer(self._map, dtype=dtype, count=count, offset=offset)
+            flat = torch.frombuffer(self.data, dtype=dtype, count=count, offset=offset)
         return flat.view(shape)
-
-    def drop(self, begin: int, end: int) -> None:
-        """Take whole pages of the range out of this process's memory; they stay in the system's file cache."""
-        first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-        if last > first and sys.platform == "linux":
-            self._map.madvise(mmap.MADV_DONTNEED, first, last - first)
 
     def _broken(self, why: str) -> ConfigError:
         return ConfigError(f"{self.path} is not a complete safetensors file: {why}. Fetch it again.", param="model")

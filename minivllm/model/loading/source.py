@@ -7,6 +7,8 @@ from torch import Tensor
 
 
 class TensorSource(ABC):
+    described_by = "config.json"  # what says which shapes the tensors should have
+
     @abstractmethod
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         """All tensors of the checkpoint, from its headers alone."""

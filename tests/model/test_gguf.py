@@ -1,0 +1,125 @@
+"""Models out of GGUF files: every block format against the gguf package, whole models against transformers."""
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+import torch
+import transformers
+from gguf import quants
+from gguf_files import NUMBERS, file_bytes, model_metadata, model_shapes, write_model
+from safetensors.torch import load_file
+
+from minivllm.config import EngineArgs
+from minivllm.errors import ConfigError
+from minivllm.messages.sampling_params import SamplingParams
+from minivllm.model.loading.dequantize import FORMATS
+from minivllm.model.loading.gguf import _NAMES, GGUFSource
+from minivllm.utils.gguf import TYPES
+
+PROMPT = [5, 9, 77, 120, 33, 8]
+
+
+def greedy(runner, count: int = 8) -> list[int]:
+    runner.step({0: len(PROMPT)}, [runner.new(0, PROMPT, list(range(4)), SamplingParams(temperature=0.0))])
+    for _ in range(count - 1):
+        runner.step({0: 1})
+    return runner.sequences[0]
+
+
+@pytest.mark.parametrize("number", [number for number, kind in TYPES.items() if kind.name in FORMATS])
+def test_block_formats(number: int) -> None:
+    kind = TYPES[number]
+    assert gguf.GGMLQuantizationType(number).name == kind.name
+    assert gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType(number)] == (kind.block, kind.block_bytes)
+    blocks = np.random.default_rng(number).integers(0, 256, (300, kind.block_bytes), dtype=np.uint8)
+    with np.errstate(all="ignore"):  # random bytes are NaN scales too
+        expected = quants.dequantize(blocks, gguf.GGMLQuantizationType(number))
+    assert np.array_equal(FORMATS[kind.name](torch.from_numpy(blocks)).numpy(), expected, equal_nan=True)
+
+
+def hf_model(path: Path, kind: str) -> transformers.PreTrainedModel:
+    """The same by the gguf package's dequantization and transformers, with q and k turned back one row after the other."""
+    state, info = {}, {t.name: t for t in gguf.GGUFReader(path).tensors}
+    for name, tensor in info.items():
+        weight = np.array(quants.dequantize(tensor.data, tensor.tensor_type), dtype=np.float32)
+        part = name.split(".")[-2]
+        if kind == "llama" and part in ("attn_q", "attn_k"):
+            turned = np.empty_like(weight)
+            for row in range(len(weight)):
+                head, place = divmod(row, 16)
+                turned[head * 16 + place // 2 + place % 2 * 8] = weight[row]
+            weight = turned
+        prefix = f"model.layers.{name.split('.')[1]}." if name.startswith("blk") else ""
+        state[prefix + name.split(".", 2)[-1].replace(part, _NAMES[part]) if prefix else name.replace(part, _NAMES[part])] = (
+            torch.from_numpy(weight)
+        )
+    config = getattr(transformers, {"llama": "Llama", "qwen2": "Qwen2"}[kind] + "Config")(
+        vocab_size=268, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        max_position_embeddings=128, rms_norm_eps=1e-5, tie_word_embeddings=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0},
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    missing = model.load_state_dict(state, strict=False)
+    assert missing.missing_keys == ["lm_head.weight"] and not missing.unexpected_keys
+    model.tie_weights()
+    return model
+
+
+@pytest.mark.parametrize(("kind", "stored"), [("llama", "F32"), ("llama", "Q4_1"), ("llama", "Q8_0"), ("qwen2", "F16")])
+def test_models_against_transformers(tmp_path: Path, make_runner, kind: str, stored: str) -> None:
+    path = write_model(tmp_path / "m.gguf", kind, NUMBERS[stored])
+    reference, known = hf_model(path, kind), list(PROMPT)
+    with torch.inference_mode():
+        for _ in range(8):
+            known.append(int(reference(torch.tensor([known])).logits[0, -1, :266].argmax()))
+    assert greedy(make_runner(path)) == known
+
+
+def test_a_tensor_is_unpacked_in_bands_and_pieces(tmp_path: Path) -> None:
+    blocks = np.random.default_rng(0).integers(0, 60, (5000, 18), dtype=np.uint8)
+    blocks[:, 1] = 0x30  # a harmless scale
+    tensors = {"blk.0.ffn_up.weight": (2, (100, 1600), blocks.tobytes()), "token_embd.weight": (0, (1, 1), b"1234")}
+    path = tmp_path / "m.gguf"
+    path.write_bytes(file_bytes(model_metadata(), tensors))
+    torch.set_num_threads(3)
+    source = GGUFSource(path, EngineArgs(str(path), hf_overrides={"vocab_size": 1}).resolve().spec, torch.float32)
+    expected = quants.dequantize(blocks, gguf.GGMLQuantizationType.Q4_0).reshape(100, 1600)
+    assert np.array_equal(source.read("model.layers.0.mlp.up_proj.weight").numpy(), expected)
+    source.close()
+
+
+def test_tensors_that_do_not_fit(tmp_path: Path, load_worker) -> None:
+    shapes = model_shapes() | {"blk.0.ffn_up.weight": (90, 64), "blk.1.ssm_a": (4,)}
+    path = tmp_path / "m.gguf"
+
+    def message(left: dict) -> str:
+        path.write_bytes(file_bytes(model_metadata(), {n: (0, s, bytes(4 * int(np.prod(s)))) for n, s in left.items()}))
+        with pytest.raises(ConfigError) as caught:
+            load_worker(path)
+        return caught.value.message
+
+    assert message(shapes).endswith("has blk.1.ssm_a, which a LlamaForCausalLM does not have.")
+    del shapes["blk.1.ssm_a"]
+    assert message(shapes).endswith(
+        "does not fit its metadata: model.layers.0.mlp.up_proj.weight has the shape [90, 64], [96, 64] is expected."
+    )
+
+
+def test_dummy_weights_of_its_shapes(tmp_path: Path, make_runner) -> None:
+    path = write_model(tmp_path / "m.gguf")
+    assert len(greedy(make_runner(path, load_format="dummy"))) == len(PROMPT) + 8
+
+
+def test_the_real_file_has_the_weights_of_its_folder(smollm2: Path) -> None:
+    path = smollm2.with_suffix(".gguf")
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    source = GGUFSource(path, EngineArgs(str(path)).resolve().spec, torch.bfloat16)
+    folder = load_file(smollm2 / "model.safetensors")
+    assert set(source.shapes()) == set(folder)
+    for name in folder:
+        if name.startswith(("model.layers.0.", "model.layers.29.", "model.norm")):
+            assert torch.equal(source.read(name).to(torch.bfloat16), folder[name]), name
+    source.close()
