@@ -169,7 +169,11 @@ inline __attribute__((always_inline)) vf round_to<float>(vf v) {
 }
 template <>
 inline __attribute__((always_inline)) vf round_to<Bf16>(vf v) {
+#if defined(__AVX512BF16__)
+  return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
+#else
   return (vf)bf16_bits(v);
+#endif
 }
 
 // ---- reductions and functions

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -34,9 +35,10 @@ class GraphRunner:
         if self._recording is None:
             return
         inputs = _blank_inputs(table_width)
-        tensors = _tensors(*inputs)
         try:
-            program = self._recording.record(lambda: self._forward(*inputs, kv_caches), tensors, (_TOKENS, _SEQS), max_tokens)
+            program = self._recording.record(
+                lambda: self._forward(inputs, kv_caches), tensors_of(inputs), (_TOKENS, _SEQS), max_tokens
+            )
         except Unrecordable as reason:
             logger.info("operations run one by one: %s has no native form", reason)
             return
@@ -45,25 +47,27 @@ class GraphRunner:
 
     def run(self, inputs: ForwardInputs, kv_caches: Sequence[Tensor]) -> Tensor:
         """Final hidden states [num_tokens, hidden_size], valid until the next run."""
-        ids, positions, metadata = inputs.input_ids, inputs.positions, inputs.attention
-        program = self._program
-        if program is None or len(ids) > program.max_rows:
-            return self._forward(ids, positions, metadata, kv_caches)
-        assert metadata.block_tables.stride(0) == self._table_stride
-        return program.run(_tensors(ids, positions, metadata), (len(ids), len(metadata.context_lens)))
+        program, num_tokens = self._program, len(inputs.input_ids)
+        if program is None or num_tokens > program.max_rows:
+            return self._forward(inputs, kv_caches)
+        assert inputs.attention.block_tables.stride(0) == self._table_stride
+        return program.run(tensors_of(inputs), (num_tokens, len(inputs.attention.context_lens)))
 
-    def _forward(self, ids: Tensor, positions: Tensor, metadata: AttentionMetadata, kv_caches: Sequence[Tensor]) -> Tensor:
-        ctx = ForwardContext(self._backend, self._backend.prepare(metadata), kv_caches)
-        return self._model.forward(ids, positions, ctx)
+    def _forward(self, inputs: ForwardInputs, kv_caches: Sequence[Tensor]) -> Tensor:
+        ctx = ForwardContext(self._backend, self._backend.prepare(inputs.attention), kv_caches)
+        return self._model.forward(inputs.input_ids, inputs.positions, ctx)
 
 
-def _tensors(ids: Tensor, positions: Tensor, metadata: AttentionMetadata) -> list[Tensor]:
+def tensors_of(inputs: ForwardInputs) -> list[Tensor]:
     """What differs from step to step."""
-    return [ids, positions, metadata.query_start, metadata.context_lens, metadata.block_tables, metadata.slot_mapping]
+    of = inputs.attention
+    return [inputs.input_ids, inputs.positions, of.query_start, of.context_lens, of.block_tables, of.slot_mapping]
 
 
-def _blank_inputs(table_width: int) -> tuple[Tensor, Tensor, AttentionMetadata]:
+def _blank_inputs(table_width: int) -> ForwardInputs:
     """Never computed with; only types, strides and identities count."""
     ids, positions, slots = (torch.zeros(_TOKENS, dtype=torch.int64) for _ in range(3))
     starts, contexts = (torch.zeros(n, dtype=torch.int32) for n in (_SEQS + 1, _SEQS))
-    return ids, positions, AttentionMetadata(starts, contexts, torch.zeros((_SEQS, table_width), dtype=torch.int32), slots)
+    tables = torch.zeros((_SEQS, table_width), dtype=torch.int32)
+    none = np.zeros(0, dtype=np.int64)
+    return ForwardInputs(ids, positions, AttentionMetadata(starts, contexts, tables, slots), ids[:0], none, starts.numpy())
