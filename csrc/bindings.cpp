@@ -89,6 +89,16 @@ void copy_rows(long count, Address table, Address indices, Address out, long n, 
   for (long i = 0; i < count; i++) memcpy(at<char>(out) + i * row_bytes, at<char>(table) + wanted[i] * row_bytes, row_bytes);
 }
 
+void gemm_int8(long m, int dtype, Address x, Address w, Address scales, Address bias, Address y, long n, long k, long ldx) {
+  kernels().gemm_int8({static_cast<DType>(dtype), at<void>(x), at<uint8_t>(w), at<float>(scales), at<void>(bias), at<void>(y),
+                       m, n, k, ldx});
+}
+
+void gemm_int8_rows(long count, int dtype, Address packed, Address scales, Address indices, Address out, long n, long k) {
+  kernels().gemm_int8_rows(static_cast<DType>(dtype), at<uint8_t>(packed), at<float>(scales),
+                           checked_indices(indices, count, n), at<void>(out), count, k);
+}
+
 // The others.
 
 void choose(int dtype, Address logits, Address rows, long num_rows, long stride, long columns, Address params, Address seeds,
@@ -104,6 +114,10 @@ void logprobs(int dtype, Address logits, Address rows, long num_rows, long strid
 }
 
 void gemm_pack(Address w, Address packed, long n, long k) { kernels().gemm_pack(at<uint16_t>(w), at<uint16_t>(packed), n, k); }
+
+void gemm_int8_pack(int dtype, Address w, Address packed, Address scales, long n, long k) {
+  kernels().gemm_int8_pack(static_cast<DType>(dtype), at<void>(w), at<uint8_t>(packed), at<float>(scales), n, k);
+}
 
 // Large pages for weights: fewer address translations while streaming them. Only a hint.
 void advise_huge_pages(Address address, size_t bytes) {
@@ -121,6 +135,7 @@ void advise_huge_pages(Address address, size_t bytes) {
 NB_MODULE(_cpu, m) {
   m.attr("PANEL") = kPanel;
   m.attr("DEPTH") = kDepth;
+  m.attr("DEPTH_INT8") = kDepthInt8;
   m.def("isa", [] { return std::string(kernels().name); }, "Instruction set whose kernels run.");
   m.def("available_isas", &available_isas, "Instruction sets of this CPU, best first.");
   m.def("set_isa", [](const std::string& name) {
@@ -134,6 +149,7 @@ NB_MODULE(_cpu, m) {
   m.def("choose", &choose, nb::call_guard<nb::gil_scoped_release>());
   m.def("logprobs", &logprobs, nb::call_guard<nb::gil_scoped_release>());
   m.def("gemm_pack", &gemm_pack, nb::call_guard<nb::gil_scoped_release>());
+  m.def("gemm_int8_pack", &gemm_int8_pack, nb::call_guard<nb::gil_scoped_release>());
   define_op(m, "norm", &norm);
   define_op(m, "rotary", &rotary);
   define_op(m, "gate", &gate);
@@ -142,6 +158,8 @@ NB_MODULE(_cpu, m) {
   define_op(m, "gemm", &gemm);
   define_op(m, "gemm_rows", &gemm_rows);
   define_op(m, "copy_rows", &copy_rows);
+  define_op(m, "gemm_int8", &gemm_int8);
+  define_op(m, "gemm_int8_rows", &gemm_int8_rows);
   m.def("advise_huge_pages", &advise_huge_pages);
 
   nb::class_<Variable>(m, "Variable", "In place of a number of a recorded call: factor times a value that each run gives.")

@@ -21,6 +21,7 @@ MINIVLLM_VARIANT(avx512)
 MINIVLLM_VARIANT(avx512_bf16)
 namespace amx {
 void gemm(const GemmArgs&);
+void gemm_int8(const GemmInt8Args&);
 bool tile_attention(const AttentionArgs&);  // false: shape or type not covered
 }  // namespace amx
 #endif
@@ -36,10 +37,10 @@ bool has_avx512() {
 // Tiles need the CPU and, on Linux, a permission for the whole process, since their state makes every signal frame larger.
 bool has_amx() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  constexpr unsigned kNeeded = 1u << 22 | 1u << 24 | 1u << 25;  // amx_bf16, amx_tile, amx_int8
   constexpr int kRequestPermission = 0x1023, kTileData = 18;
   unsigned a, b, c, d;
-  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kBf16) == 0 || (d & kTile) == 0) return false;
+  if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & kNeeded) != kNeeded) return false;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
   return false;
@@ -51,6 +52,7 @@ const KernelTable* amx_table() {
     KernelTable mixed = avx512_bf16::table;
     mixed.name = "amx";
     mixed.gemm = amx::gemm;
+    mixed.gemm_int8 = amx::gemm_int8;
     mixed.attention[static_cast<int>(DType::bf16)] = [](const AttentionArgs& args) {
       if (!amx::tile_attention(args)) avx512_bf16::table.attention[static_cast<int>(DType::bf16)](args);
     };

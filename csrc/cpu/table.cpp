@@ -22,6 +22,9 @@ const KernelTable table = {
     gemm,
     gemm_pack,
     gemm_rows,
+    gemm_int8,
+    gemm_int8_pack,
+    gemm_int8_rows,
 };
 
 }  // namespace MINIVLLM_ISA

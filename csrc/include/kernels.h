@@ -86,6 +86,17 @@ struct GemmArgs {
   long m, n, k, ldx;
 };
 
+// y = x @ w.T + bias with int8 weights; gemm_int8.cpp shows the layout of w.
+struct GemmInt8Args {
+  DType dtype;          // of x, bias and y
+  const void* x;        // [m, k], rows ldx apart
+  const uint8_t* w;     // packed, k padded to a multiple of 64, n to one of 32
+  const float* scales;  // of the columns of y, padded like w
+  const void* bias;     // [n] or null
+  void* y;              // [m, n]
+  long m, n, k, ldx;
+};
+
 // Rows of logits to look at: `rows` of a matrix whose rows are `stride` elements apart, or its first `num_rows` (null).
 struct LogitRows {
   const void* logits;
@@ -125,9 +136,13 @@ struct KernelTable {
   void (*gemm)(const GemmArgs&);
   void (*gemm_pack)(const uint16_t* w, uint16_t* packed, long n, long k);
   void (*gemm_rows)(const uint16_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
+  void (*gemm_int8)(const GemmInt8Args&);
+  void (*gemm_int8_pack)(DType, const void* w, uint8_t* packed, float* scales, long n, long k);
+  void (*gemm_int8_rows)(DType, const uint8_t* packed, const float* scales, const int64_t* indices, void* out, long count, long k);
 };
 
 constexpr long kPanel = 32;  // columns of a packed panel
-constexpr long kDepth = 32;  // k is padded to a multiple of this
+constexpr long kDepth = 32;  // k is padded to a multiple of this,
+constexpr long kDepthInt8 = 64;  // and for int8 weights of this
 
 }  // namespace minivllm

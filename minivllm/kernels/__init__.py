@@ -8,7 +8,7 @@ from types import ModuleType
 
 logger = logging.getLogger("minivllm.kernels")
 
-OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "sampling")
+OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "gemm_int8", "sampling")
 
 
 class Unrecordable(Exception):
@@ -30,6 +30,7 @@ class Ops:
     rotary: ModuleType
     activation: ModuleType
     gemm: ModuleType
+    gemm_int8: ModuleType
     sampling: ModuleType
 
 

@@ -219,6 +219,39 @@ def pack_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield lambda gemm: (gemm.rows(gemm.pack(weight.t().contiguous().t()), torch.arange(40)),)
 
 
+# ---- linear with int8 weights
+
+
+def int8_linear_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for (k, n), with_bias in itertools.product(((576, 960), (64, 32), (63, 33), (1, 1), (100, 65), (1536, 70)), (False, True)):
+        weight, bias = randn(n, k, dtype=dtype) * k**-0.5, randn(n, dtype=dtype) if with_bias else None
+        weight[n // 2] = 0
+        for m in (0, 1, 2, 3, 7, 8, 9, 17, 33) + ((300,) if n == 960 else ()):
+            wide = randn(m, k + 5, dtype=dtype)
+            wide[::3, k // 2] *= 100  # an outlier
+            wide[1::4] = 0
+            for x in (wide[:, :k].contiguous(), wide[:, :k]):
+                yield lambda gemm, x=x, w=weight, b=bias: (gemm.linear(x, gemm.pack(w), b),)
+    batch, extremes = randn(2, 3, 576, dtype=dtype), torch.full((5, 4000), 1.0, dtype=dtype)
+    extremes[1], extremes[2:, ::2], extremes[3, 7], extremes[4, 9] = -1.0, -1.0, torch.nan, torch.inf
+    yield lambda gemm: (gemm.linear(batch, gemm.pack(torch.eye(576, dtype=dtype))),)
+    yield lambda gemm: (gemm.linear(extremes, gemm.pack(extremes[:3]), extremes[0, :3].clone()),)
+
+
+def int8_rows_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for n, k in ((50, 64), (33, 7), (1, 1)):
+        weight = randn(n, k, dtype=dtype)
+        for shape in ((0,), (1,), (40,), (2, 3)):
+            indices = torch.randint(0, n, shape)
+            yield lambda gemm, w=weight, i=indices: (gemm.rows(gemm.pack(w), i, w.dtype),)
+
+
+def int8_pack_cases(dtype: torch.dtype) -> Iterator[Case]:
+    weight = randn(40, 50, dtype=dtype)
+    weight[3], weight[4], weight[5, 1] = 0, 1e-38, 3e4
+    yield lambda gemm: (gemm.rows(gemm.pack(weight.t().contiguous().t()), torch.arange(40), torch.float32),)
+
+
 # ---- sampling
 
 
@@ -283,6 +316,9 @@ CASES = {
     ("gemm", "linear"): linear_cases,
     ("gemm", "rows"): rows_cases,
     ("gemm", "pack"): pack_cases,
+    ("gemm_int8", "linear"): int8_linear_cases,
+    ("gemm_int8", "rows"): int8_rows_cases,
+    ("gemm_int8", "pack"): int8_pack_cases,
     ("sampling", "choose"): choose_cases,
     ("sampling", "logprobs"): logprobs_cases,
 }
@@ -339,6 +375,7 @@ def test_any_number_of_threads(count: int, threads: Callable[[int], None]) -> No
     bfloat16 = torch.bfloat16
     weight, bias, x = randn(200, 96, dtype=bfloat16), randn(200, dtype=bfloat16), randn(300, 96, dtype=bfloat16)
     compare("gemm", (lambda gemm, m=m: (gemm.linear(x[:m], gemm.pack(weight), bias),) for m in (1, 20, 300)), bfloat16)
+    compare("gemm_int8", (lambda gemm, m=m: (gemm.linear(x[:m], gemm.pack(weight), bias),) for m in (1, 20, 300)), bfloat16)
     attention = (
         paged_case([1], [1500], dtype=torch.float32),  # divided along the keys
         paged_case([1], [1500], dtype=torch.float32, window=1200),
@@ -363,3 +400,10 @@ def compare(module: str, cases: Iterable[Case], dtype: torch.dtype) -> None:
             torch.testing.assert_close(
                 actual, expected, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text, n=number: f"case {n}: {text}"
             )
+
+
+def test_int8_results_do_not_depend_on_the_batch(isa: str) -> None:
+    torch.manual_seed(0)
+    gemm = ops_for("cpu").gemm_int8
+    weight, x = gemm.pack(randn(100, 700, dtype=torch.float32)), randn(40, 700, dtype=torch.float32)
+    assert torch.equal(gemm.linear(x, weight), torch.cat([gemm.linear(row[None], weight) for row in x]))

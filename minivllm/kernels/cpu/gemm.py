@@ -7,6 +7,7 @@ from torch import Tensor
 
 from minivllm import _cpu
 from minivllm.kernels.cpu.recording import call
+from minivllm.kernels.cpu.tensors import aligned
 from minivllm.kernels.reference import gemm as reference
 
 
@@ -37,7 +38,7 @@ def pack(weight: Tensor) -> PackedLinear | Tensor:
         return weight
     weight = weight.contiguous()
     out_features, in_features = weight.shape
-    data = _aligned(_round_up(out_features, _cpu.PANEL) * _round_up(in_features, _cpu.DEPTH))
+    data = aligned(_round_up(out_features, _cpu.PANEL) * _round_up(in_features, _cpu.DEPTH), torch.bfloat16)
     _cpu.gemm_pack(weight.data_ptr(), data.data_ptr(), out_features, in_features)
     return PackedLinear(data, out_features, in_features)
 
@@ -75,12 +76,3 @@ def rows(weight: PackedLinear | Tensor, indices: Tensor) -> Tensor:
 
 def _round_up(n: int, step: int) -> int:
     return (n + step - 1) // step * step
-
-
-def _aligned(count: int) -> Tensor:
-    """bf16 [count] that starts on a cache line, in large pages where the system gives them."""
-    line = 64
-    raw = torch.empty(count + line // 2, dtype=torch.bfloat16)
-    _cpu.advise_huge_pages(raw.data_ptr(), raw.nbytes)
-    skip = -raw.data_ptr() % line // 2
-    return raw[skip : skip + count]

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from minivllm import _cpu
+
 # As `DType` in csrc/include/kernels.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
 
@@ -19,3 +21,12 @@ def output(out: Tensor | None, like: Tensor, shape: tuple[int, ...] | torch.Size
 def has_dense_rows(x: Tensor) -> bool:
     """Whether x [num_tokens, heads, head_dim] is dense but for the step between tokens."""
     return x.stride(2) == 1 and x.stride(1) == x.shape[2]
+
+
+def aligned(count: int, dtype: torch.dtype) -> Tensor:
+    """Uninitialised [count] that starts on a cache line, in large pages where the system gives them: for packed weights."""
+    line = 64 // dtype.itemsize
+    raw = torch.empty(count + line, dtype=dtype)
+    _cpu.advise_huge_pages(raw.data_ptr(), raw.nbytes)
+    skip = -raw.data_ptr() % 64 // dtype.itemsize
+    return raw[skip : skip + count]
