@@ -39,7 +39,8 @@ def row(option: Option) -> str:
     values = " ".join(f"`{choice}`" for choice in option.choices) or KINDS[option.type] + (", `auto`" if option.auto else "")
     unset = option.default in (None, "", -1, (), {}) or "Default:" in option.help
     default = "" if unset else f"`{str(option.default).lower() if option.type is bool else option.default}`"
-    return f"| `{option.flag}` | {values} | {default} | {option.help} |"
+    flags = f"`{option.flag}`" + (f", `{option.short}`" if option.short else "")
+    return f"| {flags} | {values} | {default} | {option.help} |"
 
 
 KINDS = {str: "text", int: "integer", float: "number", bool: "switch", dict: "JSON", tuple: "one or more"}

@@ -50,7 +50,8 @@ def _add_flag(group: Any, option: Option) -> None:
     if option.type is tuple:
         keywords |= {"nargs": "+", "action": "extend"}
     keywords["metavar"] = option.metavar or ("{" + ",".join(option.choices) + "}" if option.choices else _metavar(option))
-    group.add_argument(option.flag, type=_converter(option), **keywords)
+    flags = [option.short, option.flag] if option.short else [option.flag]
+    group.add_argument(*flags, type=_converter(option), **keywords)
 
 
 def _metavar(option: Option) -> str:

@@ -80,7 +80,9 @@ def read_model(draft: Draft) -> None:
     quantization = draft.hf_config.get("quantization_config")
     if quantization:
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
-        raise ConfigError(f"quantized weights ({method}) are not supported: use the model's unquantized form.", param="model")
+        asked = draft.values["quantization"]
+        cannot = f"cannot be quantized to {asked}" if asked else "are not supported"
+        raise ConfigError(f"quantized weights ({method}) {cannot}: use the model's unquantized form.", param="model")
 
 
 def check_weights(draft: Draft) -> None:

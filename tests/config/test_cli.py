@@ -40,6 +40,10 @@ def test_every_kind_of_flag() -> None:
     }
 
 
+def test_a_short_flag_is_the_same_option() -> None:
+    assert parse("-q", "int8").given == parse("--quantization", "int8").given == {"quantization": "int8"}
+
+
 def test_a_json_list_is_a_list_too() -> None:
     assert parse("--allowed-origins", '["a", "b"]').allowed_origins == ("a", "b")
 

@@ -208,7 +208,15 @@ def test_refused_model(make_model: MakeModel, tmp_path: Path) -> None:
     refused("config.json is not JSON", model=model)
     (Path(model) / "config.json").write_text("[]")
     refused("must hold a JSON object", model=model)
-    refused(r"quantized weights \(awq\) are not supported", model=make_model(quantization_config={"quant_method": "awq"}))
+    awq = make_model(quantization_config={"quant_method": "awq"})
+    refused(r"quantized weights \(awq\) are not supported: use the model's unquantized form", model=awq)
+    refused(r"quantized weights \(awq\) cannot be quantized to int8: use the model's", model=awq, quantization="int8")
+
+
+def test_quantization(make_model: MakeModel) -> None:
+    assert EngineArgs(make_model()).resolve().model.quantization is None
+    assert EngineArgs(make_model(), quantization="int8").resolve().model.quantization == "int8"
+    refused("quantization must be one of int8, got 'int7'", model=make_model(), quantization="int7")
 
 
 def test_refused_without_weights(make_model: MakeModel) -> None:

@@ -17,9 +17,11 @@ class Layer:
     def finish_loading(self) -> None:
         """Called once, when all parameters of this layer are tensors."""
 
-    def declare(self, *shape: int, dtype: torch.dtype, rows: tuple[int, ...] | None = None) -> torch.Tensor:
-        """A parameter to be loaded; typed as the tensor that it will be. `rows`: see `ShardSpec`."""
-        return Parameter(shape, dtype, ShardSpec(rows or (shape[0],)))  # type: ignore[return-value]
+    def declare(
+        self, *shape: int, dtype: torch.dtype, rows: tuple[int, ...] | None = None, kept: torch.dtype | None = None
+    ) -> torch.Tensor:
+        """A parameter to be loaded; typed as the tensor that it will be. `rows`: see `ShardSpec`; `kept`: see `Parameter`."""
+        return Parameter(shape, dtype, kept or dtype, ShardSpec(rows or (shape[0],)))  # type: ignore[return-value]
 
     def parameters(self) -> dict[str, Parameter]:
         """What is still to be loaded into this layer itself, by attribute."""

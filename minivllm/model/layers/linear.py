@@ -4,20 +4,16 @@ import torch
 from torch import Tensor
 
 from minivllm.kernels import Ops
-from minivllm.model.layers.layer import Layer
+from minivllm.model.layers.matrix import Matrix
+from minivllm.model.quantization.unquantized import Unquantized
 
 
-class Linear(Layer):
+class Linear(Matrix):
     """x @ weight.T + bias. With several `out_features` the weights are stacked: one product instead of several."""
 
     def __init__(self, ops: Ops, in_features: int, out_features: tuple[int, ...], *, bias: bool, dtype: torch.dtype):
-        self._ops = ops.gemm
-        total = sum(out_features)
-        self.weight = self.declare(total, in_features, dtype=dtype, rows=out_features)
-        self.bias = self.declare(total, dtype=dtype, rows=out_features) if bias else None
-
-    def finish_loading(self) -> None:
-        self.weight = self._ops.pack(self.weight)
+        super().__init__(Unquantized(ops), out_features, in_features, dtype)
+        self.bias = self.declare(sum(out_features), dtype=dtype, rows=out_features) if bias else None
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._ops.linear(x, self.weight, self.bias)
+        return self.scheme.apply(self, x, self.bias)

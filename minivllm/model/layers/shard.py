@@ -1,5 +1,6 @@
 """`ShardSpec`: how the rows of one parameter are made up of checkpoint tensors. Read by the loader only."""
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -17,5 +18,10 @@ class Parameter:
     """Stands in a layer's attribute for a tensor that is yet to be loaded."""
 
     shape: tuple[int, ...]
-    dtype: torch.dtype
+    dtype: torch.dtype  # in which the layer gets it
+    kept: torch.dtype  # in which it stays in memory, once the layer has finished loading
     shard: ShardSpec
+
+    @property
+    def kept_bytes(self) -> int:
+        return math.prod(self.shape) * self.kept.itemsize

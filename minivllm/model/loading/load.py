@@ -1,6 +1,5 @@
 """`load_model`: build a family without weights, check the checkpoint's headers against it, then fill it layer by layer."""
 
-import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from minivllm.model.loading.dummy import DummySource
 from minivllm.model.loading.gguf import GGUFSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
 from minivllm.model.loading.source import TensorSource
+from minivllm.model.quantization.registry import quantize
 from minivllm.model.registry import model_class
 from minivllm.utils.logging import get_logger
 
@@ -54,6 +54,8 @@ def load_model(
     one layer's parameters.
     """
     model = model_class(config.spec.architecture)(config.spec, ops, dtype, device, config.model.max_model_len)
+    if config.model.quantization:
+        quantize(model, config.model.quantization, ops)
     targets = list(_targets(model))
     if config.load.load_format == "dummy":
         source: TensorSource = DummySource(dict(_wanted(targets)), dtype, config.model.seed or 0)
@@ -71,11 +73,12 @@ def load_model(
 
 
 def _check_room(targets: list[_Target], config: EngineConfig, free_bytes: int) -> None:
-    needed = sum(math.prod(t.parameter.shape) * t.parameter.dtype.itemsize for t in targets)
+    needed = sum(t.parameter.kept_bytes for t in targets)
     if needed > free_bytes:
+        form, options = config.model.quantization, "--dtype" if config.model.quantization else "--dtype, --quantization"
         raise ConfigError(
-            f"The weights of {config.model.model} take {needed / _GIB:.1f} GiB in {config.model.dtype}, but only "
-            f"{free_bytes / _GIB:.1f} GiB of memory are free. Free some, or choose a smaller model or number type (--dtype).",
+            f"The weights of {config.model.model} take {needed / _GIB:.1f} GiB in {form or config.model.dtype}, but only "
+            f"{free_bytes / _GIB:.1f} GiB of memory are free. Free some, or choose a smaller model or number type ({options}).",
             param="model",
         )
 

@@ -1,0 +1,29 @@
+"""`Matrix`: a layer around one weight [out_features, in_features], in the form that a quantization scheme gives it."""
+
+from typing import Any
+
+import torch
+
+from minivllm.model.layers.layer import Layer
+from minivllm.model.quantization.scheme import Scheme
+
+
+class Matrix(Layer):
+    """The weight is the stack of checkpoint tensors with `stacked` rows each. `is_multiplied`: not only looked up."""
+
+    weight: Any  # what the scheme makes of it
+
+    def __init__(self, scheme: Scheme, stacked: tuple[int, ...], in_features: int, dtype: torch.dtype):
+        self.stacked = stacked
+        self.shape = (sum(stacked), in_features)
+        self.dtype = dtype  # of activations, and of the weight unless it is quantized
+        self.is_multiplied = True
+        self.use(scheme)
+
+    def use(self, scheme: Scheme) -> None:
+        """Before loading: keep the weight in this form."""
+        self.scheme = scheme
+        scheme.create_weights(self)
+
+    def finish_loading(self) -> None:
+        self.scheme.finish_loading(self)
