@@ -34,6 +34,7 @@ constexpr long kPerRow = 2;
 using X = WidenKernel::X;
 constexpr long kPerRow = 1;
 #endif
+constexpr long kChunksPerThread = 16;
 constexpr long kRowsAtOnce = 256;  // rows of x that stay in the second-level cache while the panels pass by
 
 template <class K>
@@ -44,7 +45,7 @@ static void multiply_all(const GemmInt8Args& a, const QuantizedRows<X>& x) {
       const long row = i / panels * kRowsAtOnce, panel = i % panels;
       K::multiply(a, x, a.w + panel * kPanel * x.depth, row, min_of(row + kRowsAtOnce, a.m), panel * kPanel);
     }
-  });
+  }, kChunksPerThread);
 }
 
 template <class T>
