@@ -82,6 +82,21 @@ def linear_lines() -> Iterator[Line]:
             yield Line(f"linear {name} {k}x{n} M={m}", own, plain, 2 * (k * n + m * (k + n)), 2 * m * k * n)
 
 
+def int8_lines() -> Iterator[Line]:
+    """Beside them, torch's own op multiplies bf16 weights."""
+    gemm = ops_for("cpu").gemm_int8
+    for name, (k, n) in LINEARS.items():
+        weights = [torch.randn(n, k).to(BFLOAT16) for _ in range(max(2, int(COLD_BYTES / (k * n))))]
+        packed = [gemm.pack(weight) for weight in weights]
+        for m in BATCHES:
+            if name == "head" and m > 64:
+                continue
+            x = torch.randn(m, k).to(BFLOAT16)
+            own = [lambda x=x, w=w: gemm.linear(x, w) for w in packed]
+            plain = [lambda x=x, w=w: F.linear(x, w) for w in weights]
+            yield Line(f"linear int8 {name} {k}x{n} M={m}", own, plain, k * n + 2 * m * (k + n), 2 * m * k * n)
+
+
 def attention_lines() -> Iterator[Line]:
     ops = ops_for("cpu").attention
     decodes = [(1, 1, 256), (1, 1, 2048), (1, 1, 8192), (8, 1, 256), (32, 1, 256), (64, 1, 1024)]
@@ -127,7 +142,7 @@ def row_lines() -> Iterator[Line]:
             yield Line(f"{name} {tokens} tokens", [make(ops)], [make(plain)], size, 0)
 
 
-LINES = {"linear": linear_lines, "attention": attention_lines, "rows": row_lines}
+LINES = {"linear": linear_lines, "int8": int8_lines, "attention": attention_lines, "rows": row_lines}
 
 
 def main() -> None:
