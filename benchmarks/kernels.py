@@ -97,6 +97,24 @@ def int8_lines() -> Iterator[Line]:
             yield Line(f"linear int8 {name} {k}x{n} M={m}", own, plain, k * n + 2 * m * (k + n), 2 * m * k * n)
 
 
+def grouped_lines() -> Iterator[Line]:
+    """Beside them, torch's own op multiplies bf16 weights."""
+    gemm = ops_for("cpu").gemm_grouped
+    for name, (k, n) in LINEARS.items():
+        copies = max(2, int(COLD_BYTES / (k * n * 5 // 8)))
+        values = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
+        scales = torch.rand(n, k // 32).half() * 0.01
+        packed = [gemm.pack(values, scales, scales * -8, 4) for _ in range(copies)]
+        weights = [torch.randn(n, k).to(BFLOAT16) for _ in range(max(2, int(COLD_BYTES / (2 * k * n))))]
+        for m in BATCHES:
+            if name == "head" and m > 64:
+                continue
+            x = torch.randn(m, k).to(BFLOAT16)
+            own = [lambda x=x, w=w: gemm.linear(x, w) for w in packed]
+            plain = [lambda x=x, w=w: F.linear(x, w) for w in weights]
+            yield Line(f"linear 4-bit {name} {k}x{n} M={m}", own, plain, k * n * 5 // 8 + 2 * m * (k + n), 2 * m * k * n)
+
+
 def attention_lines() -> Iterator[Line]:
     ops = ops_for("cpu").attention
     decodes = [(1, 1, 256), (1, 1, 2048), (1, 1, 8192), (8, 1, 256), (32, 1, 256), (64, 1, 1024)]
@@ -142,7 +160,7 @@ def row_lines() -> Iterator[Line]:
             yield Line(f"{name} {tokens} tokens", [make(ops)], [make(plain)], size, 0)
 
 
-LINES = {"linear": linear_lines, "int8": int8_lines, "attention": attention_lines, "rows": row_lines}
+LINES = {"linear": linear_lines, "int8": int8_lines, "grouped": grouped_lines, "attention": attention_lines, "rows": row_lines}
 
 
 def main() -> None:

@@ -99,6 +99,14 @@ void gemm_int8_rows(long count, int dtype, Address packed, Address scales, Addre
                            checked_indices(indices, count, n), at<void>(out), count, k);
 }
 
+void gemm_grouped(long m, int bits, Address x, Address w, Address bias, Address y, long n, long k, long ldx) {
+  kernels().gemm_grouped({bits, at<uint16_t>(x), at<uint8_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
+}
+
+void gemm_grouped_rows(long count, int bits, Address packed, Address indices, Address out, long n, long k) {
+  kernels().gemm_grouped_rows(bits, at<uint8_t>(packed), checked_indices(indices, count, n), at<uint16_t>(out), count, k);
+}
+
 // The others.
 
 void choose(int dtype, Address logits, Address rows, long num_rows, long stride, long columns, Address params, Address seeds,
@@ -119,6 +127,10 @@ void gemm_int8_pack(int dtype, Address w, Address packed, Address scales, long n
   kernels().gemm_int8_pack(static_cast<DType>(dtype), at<void>(w), at<uint8_t>(packed), at<float>(scales), n, k);
 }
 
+void gemm_grouped_pack(int bits, Address values, Address scales, Address least, Address packed, long n, long k) {
+  kernels().gemm_grouped_pack({bits, at<uint8_t>(values), at<uint16_t>(scales), at<uint16_t>(least), n, k}, at<uint8_t>(packed));
+}
+
 // Large pages for weights: fewer address translations while streaming them. Only a hint.
 void advise_huge_pages(Address address, size_t bytes) {
 #if defined(__linux__)
@@ -135,6 +147,7 @@ void advise_huge_pages(Address address, size_t bytes) {
 NB_MODULE(_cpu, m) {
   m.attr("PANEL") = kPanel;
   m.attr("DEPTH") = kDepth;
+  m.attr("GROUP") = kGroup;
   m.attr("DEPTH_INT8") = kDepthInt8;
   m.def("isa", [] { return std::string(kernels().name); }, "Instruction set whose kernels run.");
   m.def("available_isas", &available_isas, "Instruction sets of this CPU, best first.");
@@ -150,6 +163,7 @@ NB_MODULE(_cpu, m) {
   m.def("logprobs", &logprobs, nb::call_guard<nb::gil_scoped_release>());
   m.def("gemm_pack", &gemm_pack, nb::call_guard<nb::gil_scoped_release>());
   m.def("gemm_int8_pack", &gemm_int8_pack, nb::call_guard<nb::gil_scoped_release>());
+  m.def("gemm_grouped_pack", &gemm_grouped_pack, nb::call_guard<nb::gil_scoped_release>());
   define_op(m, "norm", &norm);
   define_op(m, "rotary", &rotary);
   define_op(m, "gate", &gate);
@@ -160,6 +174,8 @@ NB_MODULE(_cpu, m) {
   define_op(m, "copy_rows", &copy_rows);
   define_op(m, "gemm_int8", &gemm_int8);
   define_op(m, "gemm_int8_rows", &gemm_int8_rows);
+  define_op(m, "gemm_grouped", &gemm_grouped);
+  define_op(m, "gemm_grouped_rows", &gemm_grouped_rows);
   m.def("advise_huge_pages", &advise_huge_pages);
 
   nb::class_<Variable>(m, "Variable", "In place of a number of a recorded call: factor times a value that each run gives.")

@@ -22,6 +22,7 @@ MINIVLLM_VARIANT(avx512_bf16)
 namespace amx {
 void gemm(const GemmArgs&);
 void gemm_int8(const GemmInt8Args&);
+void gemm_grouped(const GemmGroupedArgs&);
 bool tile_attention(const AttentionArgs&);  // false: shape or type not covered
 }  // namespace amx
 #endif
@@ -53,6 +54,7 @@ const KernelTable* amx_table() {
     mixed.name = "amx";
     mixed.gemm = amx::gemm;
     mixed.gemm_int8 = amx::gemm_int8;
+    mixed.gemm_grouped = amx::gemm_grouped;
     mixed.attention[static_cast<int>(DType::bf16)] = [](const AttentionArgs& args) {
       if (!amx::tile_attention(args)) avx512_bf16::table.attention[static_cast<int>(DType::bf16)](args);
     };

@@ -86,7 +86,7 @@ def model_shapes(kind: str = "llama") -> dict[str, tuple[int, ...]]:
 
 
 def encode(weights: np.ndarray, number: int) -> bytes:
-    """float32 as F32, F16, Q8_0 or Q4_1."""
+    """float32 as F32, F16, Q8_0, Q4_0 or Q4_1."""
     if number == NUMBERS["F32"]:
         return weights.astype("<f4").tobytes()
     if number == NUMBERS["F16"]:
@@ -96,6 +96,11 @@ def encode(weights: np.ndarray, number: int) -> bytes:
         scale = (np.abs(blocks).max(1) / 127).astype("<f2")
         quants = np.rint(blocks / scale[:, None].astype(np.float32)).clip(-127, 127).astype(np.int8)
         return b"".join(s.tobytes() + q.tobytes() for s, q in zip(scale, quants, strict=True))
+    if number == NUMBERS["Q4_0"]:
+        scale = (np.abs(blocks).max(1) / 7).astype("<f2")
+        nibbles = (np.rint(blocks / scale[:, None].astype(np.float32)).clip(-8, 7) + 8).astype(np.uint8)
+        packed = nibbles[:, :16] | nibbles[:, 16:] << 4
+        return b"".join(s.tobytes() + q.tobytes() for s, q in zip(scale, packed, strict=True))
     least = blocks.min(1).astype("<f2")
     scale = ((blocks.max(1) - blocks.min(1)) / 15).astype("<f2")
     nibbles = np.rint((blocks - least[:, None].astype(np.float32)) / scale[:, None].astype(np.float32))

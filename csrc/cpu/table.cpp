@@ -25,6 +25,9 @@ const KernelTable table = {
     gemm_int8,
     gemm_int8_pack,
     gemm_int8_rows,
+    gemm_grouped,
+    gemm_grouped_pack,
+    gemm_grouped_rows,
 };
 
 }  // namespace MINIVLLM_ISA

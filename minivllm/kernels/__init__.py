@@ -8,7 +8,7 @@ from types import ModuleType
 
 logger = logging.getLogger("minivllm.kernels")
 
-OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "gemm_int8", "sampling")
+OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "gemm_int8", "gemm_grouped", "sampling")
 
 
 class Unrecordable(Exception):
@@ -31,6 +31,7 @@ class Ops:
     activation: ModuleType
     gemm: ModuleType
     gemm_int8: ModuleType
+    gemm_grouped: ModuleType
     sampling: ModuleType
 
 

@@ -252,6 +252,50 @@ def int8_pack_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield lambda gemm: (gemm.rows(gemm.pack(weight.t().contiguous().t()), torch.arange(40), torch.float32),)
 
 
+# ---- linear with weights in groups
+
+
+def random_groups(n: int, k: int, bits: int) -> tuple[Tensor, Tensor, Tensor, int]:
+    values = torch.randint(0, 256, (n, k * bits // 8), dtype=torch.uint8)
+    scales = randn(n, k // 32, dtype=torch.float16) * 2.0**-bits * k**-0.5
+    least = scales * -(2.0 ** (bits - 1)) + randn(n, k // 32, dtype=torch.float16) * 0.1 * k**-0.5
+    return values, scales, least, bits
+
+
+def grouped_linear_cases(dtype: torch.dtype) -> Iterator[Case]:
+    if dtype != torch.bfloat16:
+        return
+    for (k, n), bits in itertools.product(((576, 960), (64, 32), (32, 33), (32, 1), (1536, 70)), (4, 8)):
+        weight, bias = random_groups(n, k, bits), randn(n, dtype=dtype) if n != 32 else None
+        for m in (0, 1, 2, 3, 4, 5, 8, 9, 17, 33) + ((300,) if n == 960 else ()):
+            wide = randn(m, k + 5, dtype=dtype)
+            wide[::3, k // 2] *= 100  # an outlier
+            wide[1::4] = 0
+            for x in (wide[:, :k].contiguous(), wide[:, :k]):
+                yield lambda gemm, x=x, w=weight, b=bias: (gemm.linear(x, gemm.pack(*w), b),)
+        batch, broken = randn(2, 2, k, dtype=dtype), randn(3, k, dtype=dtype)
+        broken[0, 3] = torch.nan
+        yield lambda gemm, x=batch, w=weight: (gemm.linear(x, gemm.pack(*w)),)
+        yield lambda gemm, x=broken, w=weight: (gemm.linear(x, gemm.pack(*w)),)
+
+
+def grouped_rows_cases(dtype: torch.dtype) -> Iterator[Case]:
+    if dtype != torch.bfloat16:
+        return
+    for (n, k), bits in itertools.product(((50, 64), (33, 96), (1, 32)), (4, 8)):
+        weight = random_groups(n, k, bits)
+        for shape in ((0,), (1,), (40,), (2, 3)):
+            indices = torch.randint(0, n, shape)
+            yield lambda gemm, w=weight, i=indices: (gemm.rows(gemm.pack(*w), i, torch.bfloat16),)
+
+
+def grouped_pack_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for bits in (4, 8):
+        values, scales, least, _ = random_groups(40, 64, bits)
+        weight = (values.t().contiguous().t(), scales.t().contiguous().t(), least, bits)
+        yield lambda gemm, w=weight: (gemm.rows(gemm.pack(*w), torch.arange(40), torch.bfloat16),)
+
+
 # ---- sampling
 
 
@@ -319,6 +363,9 @@ CASES = {
     ("gemm_int8", "linear"): int8_linear_cases,
     ("gemm_int8", "rows"): int8_rows_cases,
     ("gemm_int8", "pack"): int8_pack_cases,
+    ("gemm_grouped", "linear"): grouped_linear_cases,
+    ("gemm_grouped", "rows"): grouped_rows_cases,
+    ("gemm_grouped", "pack"): grouped_pack_cases,
     ("sampling", "choose"): choose_cases,
     ("sampling", "logprobs"): logprobs_cases,
 }
@@ -376,6 +423,8 @@ def test_any_number_of_threads(count: int, threads: Callable[[int], None]) -> No
     weight, bias, x = randn(200, 96, dtype=bfloat16), randn(200, dtype=bfloat16), randn(300, 96, dtype=bfloat16)
     compare("gemm", (lambda gemm, m=m: (gemm.linear(x[:m], gemm.pack(weight), bias),) for m in (1, 20, 300)), bfloat16)
     compare("gemm_int8", (lambda gemm, m=m: (gemm.linear(x[:m], gemm.pack(weight), bias),) for m in (1, 20, 300)), bfloat16)
+    groups = random_groups(200, 96, 4)
+    compare("gemm_grouped", (lambda gemm, m=m: (gemm.linear(x[:m], gemm.pack(*groups), bias),) for m in (1, 20, 300)), bfloat16)
     attention = (
         paged_case([1], [1500], dtype=torch.float32),  # divided along the keys
         paged_case([1], [1500], dtype=torch.float32, window=1200),

@@ -14,8 +14,10 @@ from safetensors.torch import load_file
 from minivllm.config import EngineArgs
 from minivllm.errors import ConfigError
 from minivllm.messages.sampling_params import SamplingParams
+from minivllm.model.layers.matrix import Matrix
 from minivllm.model.loading.dequantize import FORMATS
 from minivllm.model.loading.gguf import _NAMES, GGUFSource
+from minivllm.model.quantization.grouped import Grouped
 from minivllm.utils.gguf import TYPES
 
 PROMPT = [5, 9, 77, 120, 33, 8]
@@ -123,3 +125,40 @@ def test_the_real_file_has_the_weights_of_its_folder(smollm2: Path) -> None:
         if name.startswith(("model.layers.0.", "model.layers.29.", "model.norm")):
             assert torch.equal(source.read(name).to(torch.bfloat16), folder[name]), name
     source.close()
+
+
+PACKED = [("llama", "Q4_0"), ("llama", "Q4_1"), ("llama", "Q8_0"), ("qwen2", "Q4_1")]
+
+
+@pytest.mark.parametrize(("kind", "stored"), PACKED)
+def test_weights_kept_packed_are_those_unpacked(tmp_path: Path, load_worker, kind: str, stored: str) -> None:
+    """With --quantization off and bfloat16; each matrix, read back a row at a time, against the gguf package."""
+    path = write_model(tmp_path / "m.gguf", kind, NUMBERS[stored])
+    model = load_worker(path, dtype="bfloat16")._runner._model
+    reference = hf_model(path, kind).to(torch.bfloat16).state_dict()
+    count = 0
+    for name, layer in model.walk():
+        if isinstance(layer, Matrix):
+            assert isinstance(layer.scheme, Grouped)
+            parts = model.weight_map.get(name.split(".")[-1], (name.split(".")[-1],))
+            expected = torch.cat([reference[".".join([*name.split(".")[:-1], part, "weight"])] for part in parts])
+            assert torch.equal(layer.scheme.rows(layer, torch.arange(layer.shape[0])), expected)
+            for rows in (1, 20):  # two ways of multiplying
+                x = torch.randn(rows, layer.shape[1], dtype=torch.bfloat16)
+                torch.testing.assert_close(
+                    layer.scheme.apply(layer, x, None).float(), x.float() @ expected.T.float(), rtol=0.02, atol=0.02
+                )
+            count += 1
+    assert count == 9  # four in each layer, and the shared embedding
+
+
+def test_what_is_kept_packed(tmp_path: Path, load_worker) -> None:
+    def schemes(path: Path, **options) -> set[str]:
+        model = load_worker(path, **options)._runner._model
+        return {type(layer.scheme).__name__ for _, layer in model.walk() if isinstance(layer, Matrix)}
+
+    packed = write_model(tmp_path / "m.gguf", number=NUMBERS["Q4_1"])
+    assert schemes(packed, dtype="bfloat16") == {"Grouped"}
+    assert schemes(packed, dtype="float32") == {"Unquantized"}
+    assert schemes(packed, dtype="bfloat16", quantization="int8") == {"Int8"}
+    assert schemes(write_model(tmp_path / "n.gguf", number=NUMBERS["F16"]), dtype="bfloat16") == {"Unquantized"}

@@ -12,6 +12,9 @@ class Matrix(Layer):
     """The weight is the stack of checkpoint tensors with `stacked` rows each. `is_multiplied`: not only looked up."""
 
     weight: Any  # what the scheme makes of it
+    values: Any  # what a scheme of groups reads to make it,
+    scales: Any
+    least: Any
 
     def __init__(self, scheme: Scheme, stacked: tuple[int, ...], in_features: int, dtype: torch.dtype):
         self.stacked = stacked

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.errors import ConfigError
 from minivllm.model.loading.dequantize import FORMATS
 from minivllm.model.loading.source import TensorSource
 from minivllm.utils.gguf import GGUFFile, TensorInfo
@@ -33,11 +34,14 @@ _NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
+# Formats of 32 weights a block that kernels multiply as they are: bits, and what a value of zero stands for, in scales;
+# None: the block says so itself.
+_GROUPED: dict[str, tuple[int, int | None]] = {"Q4_0": (4, -8), "Q4_1": (4, None), "Q8_0": (8, -128)}
 _NO_WEIGHTS = {"rope_freqs.weight"}  # config.gguf_model reads it
 
 
 class GGUFSource(TensorSource):
-    """Weights in `dtype`, however they are stored."""
+    """Weights in `dtype`, however they are stored; those of `keep_packed` as values, scales and least in place of weight."""
 
     described_by = "metadata"
 
@@ -48,21 +52,38 @@ class GGUFSource(TensorSource):
         # Llama files have the two halves of each rotary pair side by side; here they are half a head apart.
         paired = self._file.text("general.architecture") == "llama"
         self._heads = {"q_proj": spec.num_heads, "k_proj": spec.num_kv_heads} if paired else {}
+        self._parts: dict[str, str] = {}  # of the tensors that are kept packed
         self._tensors = {_name(name): info for name, info in self._file.tensors.items() if name not in _NO_WEIGHTS}
 
+    def bits_in_groups(self, names: tuple[str, ...]) -> int | None:
+        """Of the values of all these tensors, if they can be kept packed together."""
+        types = [self._tensors[name].type.name if name in self._tensors else "" for name in names]
+        found = {_GROUPED[kind][0] if kind in _GROUPED else None for kind in types}
+        return found.pop() if len(found) == 1 else None
+
+    def keep_packed(self, names: tuple[str, ...]) -> None:
+        for name in names:
+            info = self._tensors.pop(name)
+            for part in ("values", "scales", "least"):
+                packed = name.removesuffix("weight") + part
+                self._tensors[packed] = info
+                self._parts[packed] = part
+
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        return {name: info.shape for name, info in self._tensors.items()}
+        return {name: self._shape(name) for name in self._tensors}
 
     def read(self, name: str) -> Tensor:
         info = self._tensors[name]
         plain = _PLAIN.get(info.type.name)
-        if plain is not None:
+        if name in self._parts:
+            tensor = self._part(name, info)
+        elif plain is not None:
             tensor = self._bytes(info).view(plain).view(info.shape)
         else:
             tensor = self._unpack(info, FORMATS[info.type.name])
         heads = next((self._heads[part] for part in name.split(".") if part in self._heads), 0)
         if heads:
-            tensor = tensor.view(heads, -1, 2, *info.shape[1:]).transpose(1, 2).reshape(info.shape)
+            tensor = tensor.view(heads, -1, 2, *tensor.shape[1:]).transpose(1, 2).reshape(tensor.shape)
         return tensor
 
     def release(self, name: str) -> None:
@@ -72,6 +93,31 @@ class GGUFSource(TensorSource):
     def close(self) -> None:
         self._tensors.clear()
         self._pool.shutdown()
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        info = self._tensors[name]
+        if name not in self._parts:
+            return info.shape
+        bits = _GROUPED[info.type.name][0]
+        return (
+            *info.shape[:-1],
+            info.shape[-1] * bits // 8 if self._parts[name] == "values" else info.shape[-1] // info.type.block,
+        )
+
+    def _part(self, name: str, info: TensorInfo) -> Tensor:
+        """values uint8, scales or least float16, of a weight kept packed."""
+        bits, least = _GROUPED[info.type.name]
+        blocks = self._bytes(info).view(-1, info.type.block_bytes)
+        if self._parts[name] == "values":
+            values = blocks[:, -info.type.block * bits // 8 :]
+            return (values if bits == 4 else values ^ 128).reshape(self._shape(name))
+        at = 2 if self._parts[name] == "least" and least is None else 0
+        numbers = blocks[:, at : at + 2].contiguous().view(torch.float16)
+        if self._parts[name] == "least" and least is not None:
+            numbers = numbers * least
+            if not numbers.isfinite().all():
+                raise ConfigError(f"{self._file.path}: the scales of {name} are too large to be kept packed.", param="model")
+        return numbers.reshape(self._shape(name))
 
     def _bytes(self, info: TensorInfo) -> Tensor:
         if info.begin == info.end:

@@ -14,11 +14,13 @@ from minivllm.errors import ConfigError
 from minivllm.kernels import Ops
 from minivllm.model.interface import CausalLM
 from minivllm.model.layers.layer import Layer
+from minivllm.model.layers.matrix import Matrix
 from minivllm.model.layers.shard import Parameter
 from minivllm.model.loading.dummy import DummySource
 from minivllm.model.loading.gguf import GGUFSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
 from minivllm.model.loading.source import TensorSource
+from minivllm.model.quantization.grouped import Grouped
 from minivllm.model.quantization.registry import quantize
 from minivllm.model.registry import model_class
 from minivllm.utils.logging import get_logger
@@ -56,20 +58,34 @@ def load_model(
     model = model_class(config.spec.architecture)(config.spec, ops, dtype, device, config.model.max_model_len)
     if config.model.quantization:
         quantize(model, config.model.quantization, ops)
-    targets = list(_targets(model))
-    if config.load.load_format == "dummy":
-        source: TensorSource = DummySource(dict(_wanted(targets)), dtype, config.model.seed or 0)
-    elif config.load.load_format == "gguf":
-        source = GGUFSource(Path(config.model.path), config.spec, dtype)
-    else:
-        source = SafetensorsFolder(Path(config.model.path))
+    source = _source(model, config, dtype)
     try:
+        if isinstance(source, GGUFSource) and dtype == torch.bfloat16 and not config.model.quantization:
+            _keep_packed(model, source, ops)
+        targets = list(_targets(model))
         _check(model, targets, source, config)
         _check_room(targets, config, free_bytes)
         _fill(model, targets, source, device, progress)
     finally:
         source.close()
     return model
+
+
+def _source(model: CausalLM, config: EngineConfig, dtype: torch.dtype) -> TensorSource:
+    if config.load.load_format == "dummy":
+        return DummySource(dict(_wanted(list(_targets(model)))), dtype, config.model.seed or 0)
+    path = Path(config.model.path)
+    return GGUFSource(path, config.spec, dtype) if config.load.load_format == "gguf" else SafetensorsFolder(path)
+
+
+def _keep_packed(model: CausalLM, source: GGUFSource, ops: Ops) -> None:
+    """Let matrices whose weights are in a form that we multiply packed stay so."""
+    for target in list(_targets(model)):
+        if isinstance(target.layer, Matrix) and target.layer.is_multiplied and target.attribute == "weight":
+            bits = source.bits_in_groups(target.sources)
+            if bits is not None:
+                target.layer.use(Grouped(ops, bits))
+                source.keep_packed(target.sources)
 
 
 def _check_room(targets: list[_Target], config: EngineConfig, free_bytes: int) -> None:

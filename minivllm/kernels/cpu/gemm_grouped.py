@@ -1,0 +1,74 @@
+"""Linear layers with weights in groups on the compiled kernels, in bf16; see csrc/cpu/gemm_grouped.cpp."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from minivllm import _cpu
+from minivllm.kernels.cpu.recording import call
+from minivllm.kernels.cpu.tensors import aligned
+
+
+@dataclass(slots=True)
+class PackedGroups:
+    """A weight [out_features, in_features] in the layout of csrc/cpu/gemm_grouped.cpp; the only copy that is needed."""
+
+    data: Tensor  # uint8
+    bits: int
+    out_features: int
+    in_features: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.out_features, self.in_features
+
+    @property
+    def nbytes(self) -> int:
+        return self.data.nbytes
+
+
+def pack(values: Tensor, scales: Tensor, least: Tensor, bits: int) -> PackedGroups:
+    """See reference.gemm_grouped."""
+    out_features, groups = scales.shape
+    width = groups * _cpu.GROUP * bits // 8
+    if bits not in (4, 8) or values.shape != (out_features, width) or least.shape != scales.shape:
+        raise ValueError(f"{bits} bits: {list(values.shape)}, {list(scales.shape)} and {list(least.shape)} do not fit together")
+    if values.dtype != torch.uint8 or scales.dtype != torch.float16 or least.dtype != torch.float16:
+        raise TypeError(f"expected uint8, float16 and float16, got {values.dtype}, {scales.dtype} and {least.dtype}")
+    columns = -(-out_features // _cpu.PANEL) * _cpu.PANEL
+    data = aligned(columns * (width + 4 * groups), torch.uint8)
+    values, scales, least = values.contiguous(), scales.contiguous(), least.contiguous()
+    _cpu.gemm_grouped_pack(
+        bits, values.data_ptr(), scales.data_ptr(), least.data_ptr(), data.data_ptr(), out_features, groups * _cpu.GROUP
+    )
+    return PackedGroups(data, bits, out_features, groups * _cpu.GROUP)
+
+
+def linear(x: Tensor, weight: PackedGroups, bias: Tensor | None = None) -> Tensor:
+    """See reference.gemm_grouped; x must be bf16."""
+    if x.dtype != torch.bfloat16 or (bias is not None and (bias.dtype != torch.bfloat16 or not bias.is_contiguous())):
+        raise TypeError(f"a packed weight takes bfloat16 x and contiguous bias, got {x.dtype} and {bias and bias.dtype}")
+    if x.shape[-1] != weight.in_features:
+        raise ValueError(f"x {list(x.shape)} does not fit a weight {list(weight.shape)}")
+    rows = x.reshape(-1, weight.in_features)
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
+    out = torch.empty((*x.shape[:-1], weight.out_features), dtype=x.dtype)
+    call(
+        _cpu.gemm_grouped, rows.shape[0], weight.bits, rows, weight.data, bias, out,
+        weight.out_features, weight.in_features, rows.stride(0),
+    )  # fmt: skip
+    return out
+
+
+def rows(weight: PackedGroups, indices: Tensor, dtype: torch.dtype) -> Tensor:
+    """See reference.gemm_grouped; dtype must be bf16."""
+    if indices.dtype != torch.int64 or dtype != torch.bfloat16:
+        raise TypeError(f"expected int64 indices and bfloat16, got {indices.dtype} and {dtype}")
+    indices = indices.contiguous()
+    out = torch.empty((*indices.shape, weight.in_features), dtype=dtype)
+    call(
+        _cpu.gemm_grouped_rows, indices.numel(), weight.bits, weight.data, indices, out, weight.out_features, weight.in_features
+    )
+    return out

@@ -1,0 +1,47 @@
+"""Linear layers with weights of 4 or 8 bits in groups of 32 along a row: weight = value * scale + least."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+_GROUP = 32
+
+
+@dataclass(slots=True)
+class GroupedWeight:
+    """As given to `pack`."""
+
+    values: Tensor
+    scales: Tensor
+    least: Tensor
+    bits: int
+
+
+def pack(values: Tensor, scales: Tensor, least: Tensor, bits: int) -> GroupedWeight:
+    """What `linear` and `rows` take for a weight [out_features, in_features]; in_features is a multiple of 32.
+
+    values: uint8 [out_features, in_features], or with 4 bits half as wide: of 32 values 16 bytes with first the 16 low halves,
+    then the high ones. scales, least: float16 [out_features, in_features / 32].
+    """
+    return GroupedWeight(values, scales, least, bits)
+
+
+def linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> Tensor:
+    """x @ weight.T + bias over the last dimension of x."""
+    return F.linear(x, _unpack(weight, slice(None)).to(x.dtype), bias)
+
+
+def rows(weight: GroupedWeight, indices: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows of the weight at int64 indices, as an embedding look-up, in `dtype`."""
+    found = _unpack(weight, indices.flatten()).to(dtype)
+    return found.view(*indices.shape, found.shape[1])
+
+
+def _unpack(weight: GroupedWeight, which: Tensor | slice) -> Tensor:
+    scales, least = weight.scales[which].float(), weight.least[which].float()
+    values = weight.values[which].view(*scales.shape, _GROUP * weight.bits // 8)
+    if weight.bits == 4:
+        values = torch.cat((values & 15, values >> 4), dim=-1)
+    return (values.float() * scales[..., None] + least[..., None]).flatten(1)
