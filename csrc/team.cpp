@@ -19,8 +19,14 @@
 namespace minivllm {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr auto kSpin = std::chrono::microseconds(50);  // an idle helper looks for work this long, then sleeps
 constexpr auto kPatience = std::chrono::microseconds(20);  // the caller spins this long for the last chunks, then yields
+// A wait for the last chunks that is longer than this, and than all the work before it, means that the system has put a helper
+// aside for others. The caller then works alone for some time, since the next wait would cost more than the helper brings.
+constexpr auto kStall = std::chrono::microseconds(300);
+constexpr int kAloneFor = 4;  // times the wait
 
 void pause() {
 #if defined(__x86_64__)
@@ -33,13 +39,13 @@ void pause() {
 // Spins until done() or until `span` is over; false in the latter case.
 template <class Done>
 bool spin(std::chrono::microseconds span, const Done& done) {
-  const auto end = std::chrono::steady_clock::now() + span;
+  const auto end = Clock::now() + span;
   do {
     for (int i = 0; i < 32; i++) {
       if (done()) return true;
       pause();
     }
-  } while (std::chrono::steady_clock::now() < end);
+  } while (Clock::now() < end);
   return false;
 }
 
@@ -60,9 +66,14 @@ class Team {
     for (std::thread& helper : helpers_) helper.join();
   }
 
-  // False: busy with another caller's work.
+  // False: busy with another caller's work, or short of time because of other processes.
   bool run(long chunks, void (*body)(const void*, long), const void* context) {
     if (busy_.exchange(true, std::memory_order_acquire)) return false;
+    const auto begin = Clock::now();
+    if (begin < alone_until_) {
+      busy_.store(false, std::memory_order_release);
+      return false;
+    }
     body_ = body;
     context_ = context;
     chunks_ = chunks;
@@ -72,7 +83,10 @@ class Team {
     long own = 0;
     take_chunks([&] { own++; });
     const auto finished = [&] { return done_.load(std::memory_order_acquire) == chunks - own; };
+    const auto idle = Clock::now();
     while (!spin(kPatience, finished)) std::this_thread::yield();
+    const auto waited = Clock::now() - idle;
+    if (waited > kStall && waited > idle - begin) alone_until_ = idle + waited * (1 + kAloneFor);
     busy_.store(false, std::memory_order_release);
     return true;
   }
@@ -124,6 +138,7 @@ class Team {
   const void* context_ = nullptr;
   long chunks_ = 0;
   uint32_t epoch_ = 0;
+  Clock::time_point alone_until_{};
   std::atomic<bool> busy_{false};
 
   alignas(128) std::atomic<bool> sleeping_{false};
