@@ -3,6 +3,8 @@
 import importlib
 import json
 import logging
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -165,3 +167,17 @@ def test_a_program_runs_on_any_number_of_rows() -> None:
         assert program._memory[0].nbytes < 2.5 * x.nbytes + 64
         for rows in (1, 11, 50):
             assert torch.equal(program.run([x], (rows,)), function(x[:rows]))
+
+
+def test_recording_does_not_import_torchs_compiler() -> None:
+    """Its import takes longer than all the rest of a start."""
+    code = """
+import sys, torch
+from minivllm.kernels.cpu import norm, recording
+x, weight = torch.zeros(11, 64).bfloat16(), torch.ones(64).bfloat16()
+with torch.inference_mode():
+    recording.record(lambda: norm.rms_norm(x, weight, 1e-5), [x], (11,), 50)
+print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

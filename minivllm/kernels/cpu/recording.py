@@ -106,6 +106,11 @@ class _Recorder(TorchDispatchMode):
         self._calls: list[_Call] = []
         self._kept: dict[int, Tensor] = {}
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """False keeps torch from importing its compiler here, which costs a second and 70 MB that nothing else needs."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         if func.overloadpacket in (torch.ops.aten.empty, torch.ops.aten.empty_like, torch.ops.aten.new_empty):
