@@ -10,6 +10,8 @@ from transformers import AutoModelForCausalLM
 
 from minivllm import LLM, SamplingParams
 
+pytestmark = pytest.mark.timeout(1200)  # thousands of steps: minutes on a machine that is busy with something else
+
 ROWS = json.loads(Path(__file__).with_name("reference_smollm2.json").read_text())
 PROMPTS = [{"prompt_token_ids": row["prompt_token_ids"]} for row in ROWS]
 GREEDY = SamplingParams(temperature=0, max_tokens=64, ignore_eos=True, logprobs=0)
