@@ -7,7 +7,7 @@ from torch import Tensor
 
 from minivllm import _cpu
 from minivllm.kernels.cpu.recording import call
-from minivllm.kernels.cpu.tensors import aligned
+from minivllm.kernels.cpu.tensors import aligned, input_rows, round_up, row_indices
 from minivllm.kernels.reference import gemm as reference
 
 
@@ -38,7 +38,7 @@ def pack(weight: Tensor) -> PackedLinear | Tensor:
         return weight
     weight = weight.contiguous()
     out_features, in_features = weight.shape
-    data = aligned(_round_up(out_features, _cpu.PANEL) * _round_up(in_features, _cpu.DEPTH), torch.bfloat16)
+    data = aligned(round_up(out_features, _cpu.PANEL) * round_up(in_features, _cpu.DEPTH), torch.bfloat16)
     _cpu.gemm_pack(weight.data_ptr(), data.data_ptr(), out_features, in_features)
     return PackedLinear(data, out_features, in_features)
 
@@ -49,11 +49,7 @@ def linear(x: Tensor, weight: PackedLinear | Tensor, bias: Tensor | None = None)
         return reference.linear(x, weight, bias)
     if x.dtype != torch.bfloat16 or (bias is not None and (bias.dtype != torch.bfloat16 or not bias.is_contiguous())):
         raise TypeError(f"a packed weight takes bfloat16 x and contiguous bias, got {x.dtype} and {bias and bias.dtype}")
-    if x.shape[-1] != weight.in_features:
-        raise ValueError(f"x {list(x.shape)} does not fit a weight {list(weight.shape)}")
-    rows = x.reshape(-1, weight.in_features)
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
+    rows = input_rows(x, weight.shape)
     out = torch.empty((*x.shape[:-1], weight.out_features), dtype=x.dtype)
     call(_cpu.gemm, rows.shape[0], rows, weight.data, bias, out, weight.out_features, weight.in_features, rows.stride(0))
     return out
@@ -63,16 +59,10 @@ def rows(weight: PackedLinear | Tensor, indices: Tensor) -> Tensor:
     """Rows of the weight at int64 indices, as an embedding look-up."""
     if isinstance(weight, Tensor) and not weight.is_contiguous():
         return reference.rows(weight, indices)
-    if indices.dtype != torch.int64:
-        raise TypeError(f"indices must be int64, got {indices.dtype}")
-    indices = indices.contiguous()
+    indices = row_indices(indices)
     out = torch.empty((*indices.shape, weight.shape[1]), dtype=weight.dtype)
     if isinstance(weight, Tensor):
         call(_cpu.copy_rows, indices.numel(), weight, indices, out, weight.shape[0], weight.shape[1] * weight.itemsize)
         return out
     call(_cpu.gemm_rows, indices.numel(), weight.data, indices, out, weight.out_features, weight.in_features)
     return out
-
-
-def _round_up(n: int, step: int) -> int:
-    return (n + step - 1) // step * step

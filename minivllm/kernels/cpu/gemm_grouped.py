@@ -7,7 +7,7 @@ from torch import Tensor
 
 from minivllm import _cpu
 from minivllm.kernels.cpu.recording import call
-from minivllm.kernels.cpu.tensors import aligned
+from minivllm.kernels.cpu.tensors import aligned, input_rows
 
 
 @dataclass(slots=True)
@@ -49,11 +49,7 @@ def linear(x: Tensor, weight: PackedGroups, bias: Tensor | None = None) -> Tenso
     """See reference.gemm_grouped; x must be bf16."""
     if x.dtype != torch.bfloat16 or (bias is not None and (bias.dtype != torch.bfloat16 or not bias.is_contiguous())):
         raise TypeError(f"a packed weight takes bfloat16 x and contiguous bias, got {x.dtype} and {bias and bias.dtype}")
-    if x.shape[-1] != weight.in_features:
-        raise ValueError(f"x {list(x.shape)} does not fit a weight {list(weight.shape)}")
-    rows = x.reshape(-1, weight.in_features)
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
+    rows = input_rows(x, weight.shape)
     out = torch.empty((*x.shape[:-1], weight.out_features), dtype=x.dtype)
     call(
         _cpu.gemm_grouped, rows.shape[0], weight.bits, rows, weight.data, bias, out,

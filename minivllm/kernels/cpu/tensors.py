@@ -30,3 +30,22 @@ def aligned(count: int, dtype: torch.dtype) -> Tensor:
     _cpu.advise_huge_pages(raw.data_ptr(), raw.nbytes)
     skip = -raw.data_ptr() % 64 // dtype.itemsize
     return raw[skip : skip + count]
+
+
+def input_rows(x: Tensor, shape: tuple[int, int]) -> Tensor:
+    """x [..., in_features] as [num_rows, in_features] with dense rows, for a packed weight of `shape`."""
+    if x.shape[-1] != shape[1]:
+        raise ValueError(f"x {list(x.shape)} does not fit a weight {list(shape)}")
+    rows = x.reshape(-1, shape[1])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
+
+
+def row_indices(indices: Tensor) -> Tensor:
+    """Indices of an embedding look-up, contiguous; TypeError unless they are int64."""
+    if indices.dtype != torch.int64:
+        raise TypeError(f"indices must be int64, got {indices.dtype}")
+    return indices.contiguous()
+
+
+def round_up(n: int, step: int) -> int:
+    return (n + step - 1) // step * step
