@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 
@@ -42,13 +42,13 @@ def tree(root: int) -> list[int]:
     return found
 
 
-def memory_mib(root: int) -> float:
-    """Proportional set size of a process tree in MiB: every resident page counted once."""
+def memory_mib(root: int, fields: Sequence[str] = ("Pss:",)) -> float:
+    """Memory of a process tree in MiB: every resident page counted once, or the named fields of smaps_rollup."""
     total = 0
     for pid in tree(root):
         with contextlib.suppress(OSError):
             lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-            total += next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))
+            total += sum(int(line.split()[1]) for line in lines if line.startswith(tuple(fields)))
     return total / 1024
 
 

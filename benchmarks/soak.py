@@ -1,5 +1,7 @@
 """Does memory grow? Thousands of tiny requests one after another, and the memory of all processes before and after.
 
+Pages of files do not count: what a process pays for a shared library depends on who else has it mapped.
+
 python benchmarks/soak.py MODEL [--requests 10000]
 """
 
@@ -9,6 +11,8 @@ import json
 import time
 
 from served import memory_mib, served
+
+OWN = ("Pss_Anon:", "Pss_Shmem:")
 
 
 def main() -> None:
@@ -31,11 +35,11 @@ def main() -> None:
 
         for number in range(1000):
             one(-number)
-        before, began = memory_mib(process.pid), time.perf_counter()
+        before, began = memory_mib(process.pid, OWN), time.perf_counter()
         for number in range(args.requests):
             one(number)
             if (number + 1) % 1000 == 0:
-                grown = memory_mib(process.pid) - before
+                grown = memory_mib(process.pid, OWN) - before
                 rate = (number + 1) / (time.perf_counter() - began)
                 print(f"{number + 1} requests, {rate:.0f} a second: {before:.1f} MiB {grown:+.2f} MiB", flush=True)
 
