@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
     from minivllm.messages.prompt import TextPrompt, TokensPrompt
     from minivllm.messages.sampling_params import SamplingParams
+    from minivllm.messages.structured_outputs import StructuredOutputsParams
 
 _HOMES = {
     "AsyncEngineArgs": "minivllm.config.engine_args",
@@ -24,6 +25,7 @@ _HOMES = {
     "Logprob": "minivllm.messages.output",
     "RequestOutput": "minivllm.messages.output",
     "SamplingParams": "minivllm.messages.sampling_params",
+    "StructuredOutputsParams": "minivllm.messages.structured_outputs",
     "TextPrompt": "minivllm.messages.prompt",
     "TokensPrompt": "minivllm.messages.prompt",
 }
@@ -38,6 +40,7 @@ __all__ = [
     "Logprob",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
     "TextPrompt",
     "TokensPrompt",
     "__version__",

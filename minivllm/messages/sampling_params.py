@@ -6,6 +6,7 @@ import math
 import msgspec
 
 from minivllm.errors import ClientError
+from minivllm.messages.structured_outputs import StructuredOutputsParams
 
 GREEDY_BELOW = 1e-5  # a temperature below this means greedy
 MIN_TEMPERATURE = 1e-2  # a smaller positive one overflows half precision; it is raised to this
@@ -50,6 +51,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     truncate_prompt_tokens: int | None = None
     logit_bias: dict[int, float] | None = None
     allowed_token_ids: list[int] | None = None
+    structured_outputs: StructuredOutputsParams | None = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
 
     def __post_init__(self) -> None:
