@@ -61,6 +61,13 @@ class OverloadedError(ServerError):
         self.retry_after = retry_after
 
 
+class DeadlineError(ServerError):
+    """The time that the client gave its request (`timeout_ms`) ran out before the first token."""
+
+    status = 504
+    type = "TimeoutError"
+
+
 class EngineDeadError(ServerError):
     """The engine core is gone; every open stream ends with this and the server process exits."""
 

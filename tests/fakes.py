@@ -24,6 +24,7 @@ from minivllm.config.engine_config import (
     ObservabilityConfig,
     SchedulerConfig,
 )
+from minivllm.engine.live_requests import LiveRequest
 from minivllm.entrypoints.http.app import build_app, init_app_state
 from minivllm.errors import ClientError, EngineDeadError, OverloadedError
 from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
@@ -99,6 +100,8 @@ class FakeEngine:
         self.overloaded: OverloadedError | None = None
         self.fail_after: int | None = None  # raise a bare RuntimeError after so many tokens
         self.requests: list[tuple[Any, SamplingParams, str, int]] = []
+        self.timeouts: list[float | None] = []
+        self.live: list[LiveRequest] = []
         self.aborted: list[str] = []
         self.running: list[str] = []
         self.dead_error: EngineDeadError | None = None
@@ -120,6 +123,7 @@ class FakeEngine:
         *,
         priority: int = 0,
         arrival_time: float | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         await self.check_health()
         ids = prompt["prompt_token_ids"]
@@ -128,6 +132,7 @@ class FakeEngine:
         if len(ids) >= self.max_model_len:
             raise ClientError(f"This model's maximum context length is {self.max_model_len} tokens.", param="input_tokens")
         self.requests.append((prompt, sampling_params, request_id, priority))
+        self.timeouts.append(timeout)
         self.running.append(request_id)
         finished = False
         try:
@@ -197,6 +202,9 @@ class FakeEngine:
 
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)
+
+    async def live_requests(self) -> list[LiveRequest]:
+        return self.live
 
     async def check_health(self) -> None:
         if self.dead_error is not None:

@@ -86,12 +86,20 @@ class ScriptedCore:
         return TokenOutputs(outputs, stats, time.monotonic())
 
     def call(self, method, args):
+        if method == "request_states":
+            return [self._state(request, known) for request, known in self.running.values()]
         if method != "echo":
             raise ClientError(f"no method {method}")
         return args
 
     def shutdown(self):
         self.down = True
+
+    @staticmethod
+    def _state(request, known):
+        """As from the wire. Whoever has no token yet waits."""
+        num_tokens = len(request.prompt_token_ids) + len(known)
+        return [request.request_id, bool(known), None if known else "slot", num_tokens, 0, 0, 0, 1.0 if known else 0.0]
 
     def _output(self, request, known):
         output = TokenOutput(request.request_id, [], num_cached_tokens=1, scheduled_time=request.arrival_time)

@@ -58,7 +58,7 @@ class EngineArgs:
         raise AttributeError(f"{type(self).__name__} has no option {name!r}")
 
     def __repr__(self) -> str:
-        shown = ", ".join(f"{name}={value!r}" for name, value in self.given.items() if name != "api_key")
+        shown = ", ".join(f"{name}={value!r}" for name, value in self.given.items() if not name.endswith("api_key"))
         return f"{type(self).__name__}({shown})"
 
     def resolve(self) -> EngineConfig:

@@ -8,7 +8,16 @@ from minivllm.utils.logging import LEVELS
 
 def api_keys() -> tuple[str, ...]:
     """MINIVLLM_API_KEY: keys that clients must send, separated by commas; --api-key comes before it."""
-    return tuple(key for key in (k.strip() for k in os.environ.get("MINIVLLM_API_KEY", "").split(",")) if key)
+    return _keys("MINIVLLM_API_KEY")
+
+
+def admin_api_keys() -> tuple[str, ...]:
+    """MINIVLLM_ADMIN_API_KEY: keys for the routes of admins; --admin-api-key comes before it."""
+    return _keys("MINIVLLM_ADMIN_API_KEY")
+
+
+def _keys(variable: str) -> tuple[str, ...]:
+    return tuple(key for key in (k.strip() for k in os.environ.get(variable, "").split(",")) if key)
 
 
 def cpu_threads() -> int | None:

@@ -225,7 +225,7 @@ RULES: list[Callable[[Draft], None]] = [
 
 def resolve_server(given: Mapping[str, Any]) -> ServerConfig:
     """`given` holds the checked options of the server. The files they name must exist; a chat template is read."""
-    values = {"api_key": env.api_keys(), **given}
+    values = {"api_key": env.api_keys(), "admin_api_key": env.admin_api_keys(), **given}
     for name in ("ssl_keyfile", "ssl_certfile", "ssl_ca_certs"):
         if name in values:
             path = Path(values[name]).expanduser()

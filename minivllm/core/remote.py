@@ -41,6 +41,12 @@ def stats(core: "EngineCore") -> object:
 
 
 @remote
+def request_states(core: "EngineCore") -> object:
+    """A `RequestState` for each request that has not ended."""
+    return core.scheduler.states()
+
+
+@remote
 def check_health(core: "EngineCore") -> bool:
     """True, or an error that says which worker is unwell."""
     core.executor.check_health()

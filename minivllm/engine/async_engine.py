@@ -1,10 +1,12 @@
 """`AsyncLLMEngine`: the engine as the HTTP server sees it. One per process; all of it runs on one event loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Any
+
+import msgspec
 
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.engine_config import EngineConfig
@@ -12,12 +14,14 @@ from minivllm.engine.admission import Admission
 from minivllm.engine.client import AsyncCoreClient
 from minivllm.engine.input_processor import InputProcessor, TokenizedPrompt
 from minivllm.engine.launcher import launch_core
+from minivllm.engine.live_requests import LiveRequest, live_requests
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.engine.process_client import ProcessClient
 from minivllm.errors import EngineDeadError, MinivllmError, OverloadedError
 from minivllm.messages.output import EngineReady, RequestOutput
 from minivllm.messages.prompt import Prompt
 from minivllm.messages.sampling_params import SamplingParams
+from minivllm.messages.stats import RequestState
 from minivllm.metrics.log_line import LOG_INTERVAL, LogLine
 from minivllm.metrics.recorder import Recorder
 from minivllm.text.tokenizer import Tokenizer, load_tokenizer
@@ -31,7 +35,7 @@ LONG_TEXT = 20_000  # characters; a longer prompt is tokenized in a thread, or a
 class AsyncLLMEngine:
     """Requests in, streams of `RequestOutput` out. Made by `from_engine_args`, which starts the core process at once.
 
-    `await start()` (or `await engine.ready`) waits until the core can serve; `generate` does so by itself.
+    `await start()` waits until the core can serve; `generate` does so by itself.
     When the core dies, every open stream and every later call raise the same `EngineDeadError`.
     """
 
@@ -76,16 +80,8 @@ class AsyncLLMEngine:
             await asyncio.shield(self._starting)
 
     @property
-    def ready(self) -> Awaitable[None]:
-        return self.start()
-
-    @property
     def is_running(self) -> bool:
         return self._pump is not None and self.dead_error is None
-
-    @property
-    def errored(self) -> bool:
-        return self.dead_error is not None
 
     @property
     def num_running_requests(self) -> int:
@@ -100,8 +96,11 @@ class AsyncLLMEngine:
         *,
         priority: int = 0,
         arrival_time: float | None = None,
+        timeout: float | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, by `sampling_params.output_kind`. Closing the generator aborts the request.
+
+        After `timeout` seconds from its arrival it ends with finish reason "timeout"; `DeadlineError` if it has no token.
 
         What can be refused is refused before the first output: `ClientError`, `OverloadedError`.
         Two requests may have the same `request_id`.
@@ -117,6 +116,10 @@ class AsyncLLMEngine:
         if self.dead_error is not None:
             raise self.dead_error
         stream, children = self._outputs.add(request_id, tokenized.text, request)
+        timer: asyncio.TimerHandle | None = None
+        if timeout is not None:
+            left = arrival_time + timeout - monotonic()
+            timer = asyncio.get_running_loop().call_later(left, lambda: self._abort(self._outputs.expire(stream)))
         try:
             self._client.add(children)
             while True:
@@ -125,11 +128,18 @@ class AsyncLLMEngine:
                 if output.finished:
                     return
         finally:
+            if timer is not None:
+                timer.cancel()
             self._abort(self._outputs.drop(stream))
 
     async def abort(self, request_id: str) -> None:
         """End every request with this id; their streams end with finish reason "abort"."""
         self._abort(self._outputs.abort(request_id))
+
+    async def live_requests(self) -> list[LiveRequest]:
+        """What is open now, oldest first."""
+        states = msgspec.convert(await self.call("request_states"), list[RequestState])
+        return live_requests(self._outputs.streams, states, monotonic())
 
     async def check_health(self) -> None:
         """Raises the error that the engine died of."""

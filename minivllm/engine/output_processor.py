@@ -1,11 +1,12 @@
 """`OutputProcessor`: the core's batches of token outputs → the streams of user requests, and the metrics of it all."""
 
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from minivllm.engine.choice import Choice
 from minivllm.engine.fanout import divide
 from minivllm.engine.request_stream import RequestStream
-from minivllm.errors import MinivllmError, ServerError
+from minivllm.errors import DeadlineError, MinivllmError, ServerError
 from minivllm.messages.output import TokenOutput, TokenOutputs
 from minivllm.messages.request import EngineRequest
 from minivllm.metrics.recorder import FinishedRequest, Recorder, StepRecord
@@ -28,6 +29,11 @@ class OutputProcessor:
     @property
     def num_streams(self) -> int:
         return len(self._streams)
+
+    @property
+    def streams(self) -> Mapping[RequestStream, Sequence[str]]:
+        """What is open, oldest first, with the core's ids of its choices."""
+        return self._streams
 
     def add(self, request_id: str, prompt: str | None, request: EngineRequest) -> tuple[RequestStream, list[EngineRequest]]:
         """Open the stream of a request; the requests returned are to be sent to the core."""
@@ -76,6 +82,14 @@ class OutputProcessor:
     def drop_all(self) -> list[str]:
         return [core_id for stream in list(self._streams) for core_id in self._close(stream, "abort")]
 
+    def expire(self, stream: RequestStream) -> list[str]:
+        """Its time is up: what it has so far is its answer, and an error if that is nothing. Returns ids to abort."""
+        if not any(choice.num_tokens for choice in stream.choices):
+            return self._break(stream, DeadlineError("The request's timeout_ms ran out before its first token."))
+        aborts = self._close(stream, "timeout")
+        stream.wake()
+        return aborts
+
     def abort(self, request_id: str) -> list[str]:
         """End the streams of a user's request id with finish reason "abort". Returns the ids that the core must abort."""
         aborts = []
@@ -97,7 +111,7 @@ class OutputProcessor:
 
     def _break(self, stream: RequestStream, error: MinivllmError) -> list[str]:
         stream.error = error
-        aborts = self._close(stream, "error")
+        aborts = self._close(stream, "timeout" if isinstance(error, DeadlineError) else "error")
         stream.wake()
         return aborts
 

@@ -85,7 +85,7 @@ class CompletionOutput:
     token_ids: list[int] = field(default_factory=list)
     cumulative_logprob: float | None = None
     logprobs: list[dict[int, Logprob]] | None = None  # one dict a token; the chosen token is its first key
-    finish_reason: str | None = None  # "stop", "length", "abort", "error"
+    finish_reason: str | None = None  # "stop", "length", "abort", "error", "timeout"
     stop_reason: int | str | None = None  # the stop token id or stop string that ended it; None for EOS
 
     def finished(self) -> bool:

@@ -14,3 +14,16 @@ class SchedulerStats(msgspec.Struct, array_like=True):
     num_preemptions: int = 0
     num_steps: int = 0
     num_batched_tokens: int = 0  # over all steps
+
+
+class RequestState(msgspec.Struct, array_like=True):
+    """Where one sequence stands in the scheduler."""
+
+    request_id: str
+    running: bool
+    waits_for: str | None  # what keeps a waiting one out: "slot", "kv_cache" or "step_tokens"
+    num_tokens: int  # prompt and output so far
+    num_computed_tokens: int
+    num_cached_tokens: int  # of the prompt, found in the prefix cache at first admission
+    num_preemptions: int
+    scheduled_time: float  # time.monotonic() of the first step it was in; 0 before

@@ -44,7 +44,7 @@ class Recorder:
             else:
                 self._values[each.name] = ValueFamily(each, self._labels)
         self.stats = SchedulerStats()
-        for reason in ("stop", "length", "abort", "error"):
+        for reason in ("stop", "length", "abort", "error", "timeout"):
             self._values["request_success"].add(0, reason)
 
     def record_step(self, record: StepRecord, stats: SchedulerStats | None) -> None:

@@ -194,3 +194,23 @@ def test_a_prefix_of_requests_that_come_together_is_computed_once(server) -> Non
     assert [usage["prompt_tokens"] for usage in usages] == [1056] * 4
     after = {name: server.metric(f"minivllm:prefix_cache_{name}_total") for name in before}
     assert {name: after[name] - before[name] for name in before} == {"queries": 4 * 1056, "hits": 3 * 1024}
+
+
+def test_requests_can_be_watched_cancelled_and_limited_in_time(server) -> None:
+    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    ask = {"model": "smollm2", "prompt": "Once", "max_tokens": 2000, "extra_body": {"ignore_eos": True}}
+    stream = client.completions.create(**ask, stream=True, extra_headers={"X-Request-Id": "watch-me"})
+    chunks = iter(stream)
+    next(chunks)
+    shown = json.loads(server.get("/v1/requests/watch-me")[1])
+    assert shown["state"] == "decode" and shown["num_output_tokens"] >= 1 and shown["num_prompt_tokens"] == 1
+    assert json.loads(server.get("/v1/requests")[1])["data"][0]["id"] == shown["id"] == "cmpl-watch-me-0"
+    assert httpx.delete(f"{server.url}/v1/requests/watch-me").json()["deleted"] is True
+    assert [chunk.choices[0].finish_reason for chunk in chunks][-1] == "abort"
+    ask["extra_body"] = {"ignore_eos": True, "timeout_ms": 700}
+    cut = client.completions.create(**ask)
+    assert cut.choices[0].finish_reason == "timeout" and 0 < cut.usage.completion_tokens < 2000
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.completions.create(model="smollm2", prompt="word " * 1500, extra_body={"timeout_ms": 1})
+    assert refused.value.status_code == 504 and refused.value.body["type"] == "TimeoutError"
+    assert json.loads(server.get("/v1/requests")[1])["data"] == []

@@ -6,7 +6,7 @@ import pytest
 from scripted_core import EOS, ScriptedClient, make_engine_config
 
 from minivllm.engine.async_engine import LONG_TEXT, AsyncLLMEngine
-from minivllm.errors import ClientError, ConfigError, EngineDeadError, OverloadedError, ServerError
+from minivllm.errors import ClientError, ConfigError, DeadlineError, EngineDeadError, OverloadedError, ServerError
 from minivllm.messages.sampling_params import OutputKind, SamplingParams
 
 DELTA, FINAL = OutputKind.DELTA, OutputKind.FINAL_ONLY
@@ -236,6 +236,52 @@ def test_long_text_is_tokenized_beside_the_loop(run_engine, core):
     run_engine(test)
 
 
+def test_a_timeout_gives_what_there_is_or_an_error(run_engine, core):
+    async def test(engine, client):
+        params = SamplingParams(max_tokens=50, output_kind=FINAL)
+        client.pause()
+        with pytest.raises(DeadlineError):
+            await anext(engine.generate("x", params, "late", timeout=0.01))
+        assert [core_id.partition("#")[0] for core_id in core.aborted] == ["late"]
+        delta = engine.generate("x", SamplingParams(max_tokens=50, output_kind=DELTA), "cut", timeout=0.2)
+        client.resume()
+        tokens = (await anext(delta)).outputs[0].token_ids
+        client.pause()
+        async for output in delta:
+            tokens += output.outputs[0].token_ids
+        assert output.finished and output.outputs[0].finish_reason == "timeout" and 0 < len(tokens) < 50
+        assert len(core.aborted) == 2 and not core.running
+        client.resume()
+        whole = [output async for output in engine.generate("x", params, "in time", timeout=60)]
+        assert whole[0].outputs[0].finish_reason == "length"
+        assert engine.metrics.total("request_success") == 3 and engine.num_running_requests == 0
+
+    run_engine(test)
+
+
+def test_live_requests(run_engine, core):
+    async def test(engine, client):
+        params = SamplingParams(max_tokens=50, n=2, output_kind=DELTA)
+        stream = engine.generate("x", params, "talks")
+        await anext(stream)
+        client.pause()
+        waits = asyncio.create_task(collect(engine, "The capital", request_id="waits", max_tokens=4))
+        while len(core.added) < 3:
+            await asyncio.sleep(0)
+        talks, waiting = await engine.live_requests()
+        assert (talks.id, talks.state, talks.num_choices, talks.waits_for) == ("talks", "decode", 2, None)
+        assert talks.num_output_tokens >= 2 and talks.queue_ms == 0 and talks.decode_ms is not None
+        assert (waiting.id, waiting.state, waiting.waits_for) == ("waits", "waiting", "slot")
+        assert waiting.num_output_tokens == 0 and waiting.prefill_ms is None and waiting.age_ms == waiting.queue_ms
+        await engine.abort("waits")
+        assert (await waits)[-1].outputs[0].finish_reason == "abort"
+        await stream.aclose()
+        assert await engine.live_requests() == []
+        client.resume()
+
+    run_engine(test)
+
+
 def test_death_ends_every_stream(run_engine, core):
     async def test(engine, client):
         heard = []
@@ -244,11 +290,11 @@ def test_death_ends_every_stream(run_engine, core):
         while len(core.added) < 3:
             await asyncio.sleep(0)
         await engine.check_health()
-        assert engine.is_running and not engine.errored
+        assert engine.is_running and engine.dead_error is None
         client.die()
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(result, EngineDeadError) for result in results)
-        assert engine.errored and not engine.is_running and heard == [engine.dead_error]
+        assert not engine.is_running and heard == [engine.dead_error]
         with pytest.raises(EngineDeadError):
             await engine.check_health()
         with pytest.raises(EngineDeadError):
@@ -282,7 +328,7 @@ def test_start_that_fails(tokenizer, core):
         for _ in range(2):
             with pytest.raises(ConfigError, match="too large"):
                 await engine.start()
-        assert engine.errored
+        assert engine.dead_error is not None
         engine.shutdown()
         engine.shutdown()
 

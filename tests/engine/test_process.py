@@ -75,7 +75,7 @@ def test_life_and_sudden_death(make_engine):
             assert time.monotonic() - begin < 2
             assert [type(result) for result in results] == [EngineDeadError] * 4
             assert "killed by signal 9" in str(await heard)
-            assert engine.errored and engine.num_running_requests == 0
+            assert engine.dead_error is not None and engine.num_running_requests == 0
             with pytest.raises(EngineDeadError):
                 await num_tokens(engine, "late")
             with pytest.raises(EngineDeadError):
@@ -95,7 +95,7 @@ def test_start_with_a_config_that_cannot_work(make_engine):
         engine = make_engine(num_gpu_blocks_override=None, kv_cache_memory_bytes=1)
         try:
             with pytest.raises(ConfigError, match="max_model_len=512"):
-                await engine.ready
+                await engine.start()
         finally:
             engine.shutdown()
 

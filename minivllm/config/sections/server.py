@@ -18,6 +18,12 @@ class ServerConfig:
         secret=True,
         metavar="KEY",
     )
+    admin_api_key: tuple[str, ...] = option(
+        (),
+        "Keys that may see and cancel everyone's requests (/v1/requests). Default: MINIVLLM_ADMIN_API_KEY, or any client.",
+        secret=True,
+        metavar="KEY",
+    )
     root_path: str = option("", "Path prefix that a proxy in front strips.")
     ssl_keyfile: str | None = option(None, "Private key of the TLS certificate.", metavar="FILE")
     ssl_certfile: str | None = option(None, "TLS certificate; the server then speaks https.", metavar="FILE")

@@ -79,6 +79,10 @@ class KVCacheManager:
         blocks.num_named += len(cached)
         return added
 
+    def has_room(self, blocks: SequenceBlocks, num_tokens: int) -> bool:
+        """Whether the sequence could hold `num_tokens` tokens now, without finding any of them in the cache."""
+        return -(-num_tokens // self.block_size) - len(blocks.block_ids) <= self._pool.num_free
+
     def commit(self, blocks: SequenceBlocks, token_ids: Sequence[int], num_computed: int) -> None:
         """Offer the blocks whose tokens are all known and computed (or being computed in the step now planned) for sharing."""
         if self.enable_prefix_caching:

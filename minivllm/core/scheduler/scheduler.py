@@ -19,7 +19,7 @@ from minivllm.core.scheduler.request import OrderKey, Request, Status
 from minivllm.core.scheduler.rules import make_rules
 from minivllm.messages.output import TokenOutput
 from minivllm.messages.request import EngineRequest
-from minivllm.messages.stats import SchedulerStats
+from minivllm.messages.stats import RequestState, SchedulerStats
 from minivllm.messages.step import SlotResult, StepPlan, StepResult
 
 _MAX_SKIPPED = 64  # waiting requests looked at in a step without being let in
@@ -131,6 +131,29 @@ class Scheduler:
         self._stats.num_waiting = len(self._waiting)
         self._stats.kv_cache_usage = self.kv_cache.usage
         return copy.copy(self._stats)
+
+    def states(self) -> list[RequestState]:
+        """Every request that has not ended."""
+        return [self._state(request) for request in self._requests.values()]
+
+    def _state(self, request: Request) -> RequestState:
+        running = request.status is Status.RUNNING
+        if running:
+            reason = None
+        elif not self._free_slots:
+            reason = "slot"
+        else:
+            reason = "step_tokens" if self.kv_cache.has_room(request.blocks, len(request.tokens)) else "kv_cache"
+        return RequestState(
+            request.data.request_id,
+            running,
+            reason,
+            len(request.tokens),
+            request.num_computed if running else 0,
+            request.num_cached_tokens or 0,
+            request.num_preemptions,
+            request.scheduled_time,
+        )
 
     def _continue_running(self, builder: PlanBuilder) -> bool:
         """Give the running what they need, taking blocks from the last ones if there are none. False if one was preempted."""

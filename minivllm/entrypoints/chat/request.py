@@ -17,3 +17,4 @@ class ChatRequest:
     add_special_tokens: bool = False  # templates write the special tokens themselves
     cache_salt: str | None = None
     priority: int = 0
+    timeout: float | None = None  # seconds from arrival

@@ -18,9 +18,15 @@ class ChatSession:
     """The figures below are complete when `events()` has ended; those of the prompt stand before the first event."""
 
     def __init__(
-        self, engine: "AsyncLLMEngine", prompt: TokensPrompt, params: SamplingParams, request_id: str, priority: int = 0
+        self,
+        engine: "AsyncLLMEngine",
+        prompt: TokensPrompt,
+        params: SamplingParams,
+        request_id: str,
+        priority: int = 0,
+        timeout: float | None = None,
     ):
-        self._outputs = engine.generate(prompt, params, request_id, priority=priority)
+        self._outputs = engine.generate(prompt, params, request_id, priority=priority, timeout=timeout)
         self.prompt_token_ids: list[int] = prompt["prompt_token_ids"]
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self.num_cached_tokens = 0

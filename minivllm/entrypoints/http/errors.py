@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from minivllm.errors import AuthenticationError, EngineDeadError, MinivllmError, NotFoundError, OverloadedError
+from minivllm.errors import AuthenticationError, DeadlineError, EngineDeadError, MinivllmError, NotFoundError, OverloadedError
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -21,6 +21,8 @@ MAX_MESSAGE = 2000  # characters; what a client sent is never echoed at length
 MAX_INPUT = 100  # characters of an offending value
 CLIENT_CLOSED = 499  # nobody reads this reply; the access log shows why
 
+# Logged where they arise, or no fault of the server.
+_NOT_OURS = (OverloadedError, EngineDeadError, DeadlineError)
 _STATUS_TYPES = {
     401: AuthenticationError.type,
     404: NotFoundError.type,
@@ -96,7 +98,7 @@ def describe(exc: BaseException) -> tuple[int, dict[str, Any]]:
 def _report(exc: BaseException) -> None:
     if not isinstance(exc, MinivllmError):
         logger.error("Unexpected error in a request", exc_info=exc)
-    elif exc.status >= 500 and not isinstance(exc, (OverloadedError, EngineDeadError)):  # these are logged where they arise
+    elif exc.status >= 500 and not isinstance(exc, _NOT_OURS):
         logger.error("A request failed: %s", exc.message)
 
 

@@ -17,6 +17,8 @@ from minivllm.errors import AuthenticationError, OverloadedError
 
 # Probes of load balancers carry no key.
 OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/ping")
+# Where a client could see or end what others run.
+ADMIN_PATHS = ("/v1/requests/",)
 # What still answers while the server drains.
 DRAIN_PATHS = (*OPEN_PATHS, "/metrics", "/version")
 
@@ -35,8 +37,8 @@ def middleware(server: ServerConfig) -> list[Middleware]:
                 allow_headers=list(server.allowed_headers),
             )
         )
-    if server.api_key:
-        chain.append(Middleware(AuthMiddleware, keys=server.api_key))
+    if server.api_key or server.admin_api_key:
+        chain.append(Middleware(AuthMiddleware, keys=server.api_key, admin_keys=server.admin_api_key))
     chain.append(Middleware(DrainMiddleware))
     chain.append(Middleware(BodyLimitMiddleware, limit=server.max_request_bytes))
     return chain
@@ -62,23 +64,30 @@ class RequestIdMiddleware:
 
 
 class AuthMiddleware:
-    """Asks for one of the keys as bearer token, except on probes and CORS preflights."""
+    """Asks for one of the keys as bearer token, except on probes and CORS preflights. Admin keys open every route."""
 
-    def __init__(self, app: ASGIApp, keys: tuple[str, ...]):
+    def __init__(self, app: ASGIApp, keys: tuple[str, ...], admin_keys: tuple[str, ...] = ()):
         self._app = app
-        self._digests = [_digest(key.encode()) for key in keys]
+        self._admin_digests = [_digest(key.encode()) for key in admin_keys]
+        self._digests = [_digest(key.encode()) for key in keys] + self._admin_digests
+        self._is_open = not keys  # to clients
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] == "OPTIONS" or _path(scope) in OPEN_PATHS or self._is_known(scope):
+        if scope["type"] != "http" or scope["method"] == "OPTIONS" or _path(scope) in OPEN_PATHS:
             return await self._app(scope, receive, send)
-        await send_error(AuthenticationError("Unauthorized", param="Authorization"), scope, receive, send)
+        for_admins = bool(self._admin_digests) and (_path(scope) + "/").startswith(ADMIN_PATHS)
+        if (self._is_open and not for_admins) or self._is_known(scope, self._admin_digests if for_admins else self._digests):
+            return await self._app(scope, receive, send)
+        what = "Unauthorized: this route is for admin keys." if for_admins else "Unauthorized"
+        await send_error(AuthenticationError(what, param="Authorization"), scope, receive, send)
 
-    def _is_known(self, scope: Scope) -> bool:
+    @staticmethod
+    def _is_known(scope: Scope, digests: list[bytes]) -> bool:
         given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
         scheme, _, token = given.partition(b" ")
         digest = _digest(token.strip())
         # No early exit and digests of one length: the time taken says nothing about the keys.
-        matches = [hmac.compare_digest(digest, key) for key in self._digests]
+        matches = [hmac.compare_digest(digest, key) for key in digests]
         return scheme.lower() == b"bearer" and any(matches)
 
 

@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from minivllm.entrypoints.admin import health, metrics, tokenize, version
+from minivllm.entrypoints.admin import health, metrics, requests, tokenize, version
 from minivllm.entrypoints.openai import chat_routes, completion_routes, models_routes
 
 ROUTERS: list[APIRouter] = [
@@ -11,6 +11,7 @@ ROUTERS: list[APIRouter] = [
     models_routes.router,
     tokenize.router,
     health.router,
+    requests.router,
     version.router,
     metrics.router,
 ]

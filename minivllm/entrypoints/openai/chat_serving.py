@@ -40,7 +40,7 @@ class OpenAIServingChat:
         params = request.sampling_params
         self._engine.check_admission(params.n)
         prompt = await self._prompts.render(request)
-        session = ChatSession(self._engine, prompt, params, request_id, request.priority)
+        session = ChatSession(self._engine, prompt, params, request_id, request.priority, request.timeout)
         encoder = chat_codec.ChatEncoder(
             ReplyHead(request_id, model, self._fingerprint),
             session,

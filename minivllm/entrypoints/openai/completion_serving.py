@@ -50,7 +50,9 @@ class OpenAIServingCompletion:
         )
         outputs = self._outputs(
             [
-                engine.generate(prompt, params, f"{request_id}-{number}", priority=body.priority or 0)
+                engine.generate(
+                    prompt, params, f"{request_id}-{number}", priority=body.priority or 0, timeout=sampling.timeout(body)
+                )
                 for number, prompt in enumerate(prompts)
             ],
             prompts,

@@ -144,6 +144,11 @@ def sampling_params(
     )
 
 
+def timeout(request: GenerationRequest) -> float | None:
+    """In seconds."""
+    return None if request.timeout_ms is None else request.timeout_ms / 1000
+
+
 def check_count(n: int, num_prompts: int = 1) -> None:
     if n > MAX_N:
         raise ClientError(f"n must be at most {MAX_N}, got {n}.", param="n", value=n)

@@ -119,6 +119,7 @@ class GenerationRequest(BaseModel):
     return_tokens_as_token_ids: Bool | None = None
     priority: Int | None = None
     cache_salt: str | None = Field(None, max_length=MAX_ID_LENGTH)
+    timeout_ms: Annotated[Int, Field(ge=1)] | None = None  # from arrival; then it ends with what it has
     request_id: str | None = Field(None, max_length=MAX_ID_LENGTH)
     # Accepted without effect: they ask for nothing that changes the text.
     user: str | None = None

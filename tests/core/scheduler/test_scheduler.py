@@ -284,3 +284,19 @@ def test_stats_of_a_batch_are_a_copy():
     first = core.step().stats
     core.step()
     assert (first.num_steps, first.num_batched_tokens, first.num_running) == (1, 4, 1)
+
+
+def test_states_say_what_a_request_waits_for():
+    core = make_core(num_blocks=8, max_num_seqs=2)
+    core.add([endless("a", 14)])
+    core.step()
+    core.add([endless("b", 25, first=20), endless("c", 3, first=30)])
+    core.step()
+    a, b, c = core.call("request_states", [])
+    assert (a.request_id, a.running, a.waits_for, a.num_tokens, a.num_computed_tokens) == ("a", True, None, 16, 15)
+    assert (b.running, b.waits_for, b.num_computed_tokens, b.scheduled_time) == (False, "kv_cache", 0, 0)
+    assert a.scheduled_time > 0 and (c.running, c.waits_for) == (False, "step_tokens")
+    core.abort(["b"])
+    core.add([endless("d", 3)])
+    core.step()
+    assert [state.waits_for for state in core.call("request_states", [])] == [None, None, "slot"]
