@@ -3,7 +3,8 @@
 from minivllm.config import env
 from minivllm.config.engine_args import AsyncEngineArgs, EngineArgs
 from minivllm.config.engine_config import EngineConfig
-from minivllm.config.model_spec import ModelSpec, RopeSpec
+from minivllm.config.hf.parts import RopeSpec
+from minivllm.config.model_spec import ModelSpec
 from minivllm.utils import logging
 
 logging.set_level(env.logging_level())

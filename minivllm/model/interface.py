@@ -10,16 +10,20 @@ from minivllm.config.model_spec import ModelSpec
 from minivllm.kernels import Ops
 from minivllm.model.context import ForwardContext
 from minivllm.model.layers.layer import Layer
+from minivllm.model.layers.shard import Layout
 
 
 class CausalLM(Layer, ABC):
     """A decoder with an output head. Built without weights; `loading.load_model` fills them in.
 
-    `weight_map` names the checkpoint tensors that are stacked into one parameter, by component of the parameter's path:
-    {"qkv_proj": ("q_proj", "k_proj", "v_proj")}. A component that is not in it has the same name in the checkpoint.
+    `weight_map` has the names in the checkpoint of components of a parameter's path, several where several tensors are stacked
+    into one parameter: {"self_attn": ("attn",), "qkv_proj": ("q_proj", "k_proj", "v_proj")}. An empty name leaves the component
+    out; {} in a name stands for 0, 1, ... A component that is not in the map has the same name in the checkpoint.
+    `layouts`, by the same components: tensors that the checkpoint has in another order.
     """
 
     weight_map: Mapping[str, tuple[str, ...]] = {}
+    layouts: Mapping[str, Layout] = {}
 
     @abstractmethod
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int): ...

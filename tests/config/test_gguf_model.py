@@ -25,8 +25,8 @@ def test_the_whole_configuration(tmp_path: Path) -> None:
     assert (config.model.path, config.model.tokenizer, config.load.load_format) == (str(path), str(path), "gguf")
     assert (spec.architecture, spec.vocab_size, spec.hidden_size, spec.intermediate_size) == ("LlamaForCausalLM", 268, 64, 96)
     assert (spec.num_layers, spec.num_heads, spec.num_kv_heads, spec.head_dim) == (2, 4, 2, 16)
-    assert (spec.max_position_embeddings, config.model.max_model_len, spec.rope.theta) == (128, 128, 5000.0)
-    assert math.isclose(spec.rms_norm_eps, 1e-5, rel_tol=1e-6)
+    assert (spec.max_position_embeddings, config.model.max_model_len, spec.layers[0].rope.theta) == (128, 128, 5000.0)
+    assert math.isclose(spec.norm_eps, 1e-5, rel_tol=1e-6)
     assert spec.tie_word_embeddings and not spec.qkv_bias and not spec.mlp_bias
     assert (spec.dtype, config.model.dtype) == ("float32", "bfloat16")
     assert config.generation.eos_token_ids == (1,) and config.generation.num_tokens == 266
@@ -45,8 +45,8 @@ def test_overrides_and_rope_scaling(tmp_path: Path) -> None:
     scaled = {"llama.rope.scaling.type": "yarn", "llama.rope.scaling.factor": 4.0}
     path = write_model(tmp_path / "m.gguf", **scaled, **{"llama.rope.scaling.original_context_length": 32})
     spec = EngineArgs(str(path), hf_overrides={"vocab_size": 260}).resolve().spec
-    assert (spec.vocab_size, spec.rope.type, spec.rope.factor) == (260, "yarn", 4.0)
-    assert spec.rope.original_max_position_embeddings == 32
+    assert (spec.vocab_size, spec.layers[0].rope.type, spec.layers[0].rope.factor) == (260, "yarn", 4.0)
+    assert spec.layers[0].rope.original_max_position_embeddings == 32
     assert "rope scaling 'longrope'" in refusal(write_model(path, **{"llama.rope.scaling.type": "longrope"}))
 
 
@@ -62,7 +62,7 @@ def test_llama3_rope_scaling_is_known_by_its_effect(tmp_path: Path) -> None:
     smooth = ((8192 / wavelengths - 1) / (4 - 1)).clip(0, 1)
     divisors = 1 / ((1 - smooth) / 32 + smooth)
     assert 1 < divisors[4] < 32  # one is between
-    rope = EngineArgs(str(with_rope_divisors(tmp_path / "m.gguf", divisors))).resolve().spec.rope
+    rope = EngineArgs(str(with_rope_divisors(tmp_path / "m.gguf", divisors))).resolve().spec.layers[0].rope
     assert (rope.type, rope.factor, rope.low_freq_factor, rope.high_freq_factor) == ("llama3", 32.0, 1.0, 4.0)
     assert rope.original_max_position_embeddings == 8192
     other = refusal(with_rope_divisors(tmp_path / "n.gguf", divisors * 1.1))

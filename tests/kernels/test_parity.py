@@ -40,6 +40,7 @@ def rms_norm_cases(dtype: torch.dtype) -> Iterator[Case]:
         x, weight = randn(rows, cols, dtype=dtype) * 3, randn(cols, dtype=dtype)
         yield lambda norm, x=x, w=weight: (norm.rms_norm(x, w, 1e-5),)
         yield lambda norm, x=x, w=weight: (norm.rms_norm(x, w, 1e-6, out=poisoned(*x.shape, dtype=x.dtype)),)
+        yield lambda norm, x=x, w=weight: (norm.rms_norm(x, w, 1e-5, plus_one=True),)
     heads = randn(5, 4, 64, dtype=dtype)
     yield lambda norm: (norm.rms_norm(heads[:, 1:3], torch.ones(64, dtype=dtype), 1e-6),)
 
@@ -50,9 +51,25 @@ def add_rms_norm_cases(dtype: torch.dtype) -> Iterator[Case]:
 
         def run(norm: ModuleType, x: Tensor = x, residual: Tensor = residual, weight: Tensor = weight) -> tuple[Tensor, ...]:
             total = residual.clone()
-            return norm.add_rms_norm(x, total, weight, 1e-5), total
+            return norm.add_rms_norm(x, total, weight, 1e-5), total, norm.add_rms_norm(x, total, weight, 1e-5, plus_one=True)
 
         yield run
+
+
+def layer_norm_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for rows, cols, plus_one in itertools.product((0, 1, 70), (16, 63, 576), (False, True)):
+        x, residual, weight, bias = (randn(*s, dtype=dtype) for s in ((rows, cols), (rows, cols), (cols,), (cols,)))
+        for w, b in ((weight, bias), (weight, None), (None, None)):
+
+            def run(
+                norm: ModuleType, x: Tensor = x, residual: Tensor = residual, w: Tensor | None = w, b: Tensor | None = b,
+                plus_one: bool = plus_one,
+            ) -> tuple[Tensor, ...]:  # fmt: skip
+                total = residual.clone()
+                added = norm.add_layer_norm(x, total, w, b, 1e-5, plus_one=plus_one)
+                return added, total, norm.layer_norm(x + 3, w, b, 1e-5, plus_one=plus_one)
+
+            yield run
 
 
 # ---- rotary
@@ -101,6 +118,13 @@ def silu_and_mul_cases(dtype: torch.dtype) -> Iterator[Case]:
 def gelu_and_mul_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield from gate_cases(dtype, lambda activation, x, out: activation.gelu_and_mul(x, out))
     yield from gate_cases(dtype, lambda activation, x, out: activation.gelu_and_mul(x, out, approximate="none"))
+
+
+def activate_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for rows, cols in ((0, 16), (5, 77), (40, 1536)):
+        x = randn(rows, cols, dtype=dtype) * 4
+        for kind in ("silu", "gelu", "gelu_tanh", "relu", "relu2"):
+            yield lambda activation, x=x, kind=kind: (activation.activate(x, kind),)
 
 
 # ---- KV cache
@@ -352,9 +376,12 @@ def logprobs_cases(dtype: torch.dtype) -> Iterator[Case]:
 CASES = {
     ("norm", "rms_norm"): rms_norm_cases,
     ("norm", "add_rms_norm"): add_rms_norm_cases,
+    ("norm", "layer_norm"): layer_norm_cases,
+    ("norm", "add_layer_norm"): layer_norm_cases,
     ("rotary", "apply_rotary"): apply_rotary_cases,
     ("activation", "silu_and_mul"): silu_and_mul_cases,
     ("activation", "gelu_and_mul"): gelu_and_mul_cases,
+    ("activation", "activate"): activate_cases,
     ("kv_write", "write_kv"): write_kv_cases,
     ("attention", "paged_attention"): paged_attention_cases,
     ("gemm", "linear"): linear_cases,

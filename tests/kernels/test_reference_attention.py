@@ -43,3 +43,16 @@ def test_soft_cap() -> None:
     out = paged_attention(torch.ones(1, 1, 1), kv, table, starts, contexts, 2.0, soft_cap=4.0)
     capped = 4.0 * torch.tanh(torch.tensor([6.0, -2.0]) / 4.0)
     assert out.item() == pytest.approx(torch.softmax(capped, 0)[0].item(), rel=1e-6)
+
+
+def test_sinks_and_alibi() -> None:
+    """Three keys of two heads, one query: scores less slope times distance; the sink takes its share and gives no value."""
+    kv = torch.randn(2, 1, 2, 3, 1)
+    table, starts, contexts = torch.tensor([[0]]).int(), torch.tensor([0, 1]).int(), torch.tensor([3]).int()
+    slopes, sinks = torch.tensor([0.5, 0.25]), torch.tensor([0.3, -1.0])
+    q = torch.ones(1, 2, 1)
+    out = paged_attention(q, kv, table, starts, contexts, 2.0, sinks=sinks, alibi_slopes=slopes)
+    for head in range(2):
+        scores = 2.0 * kv[0, 0, head, :, 0] - slopes[head] * torch.tensor([2.0, 1.0, 0.0])
+        weights = torch.cat((scores, sinks[head : head + 1])).softmax(0)[:3]
+        assert out[0, head].item() == pytest.approx((weights * kv[1, 0, head, :, 0]).sum().item(), rel=1e-5)

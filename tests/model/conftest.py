@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from model.families import FAMILIES
 
 from minivllm.config.engine_args import EngineArgs
 from minivllm.messages.sampling_params import SamplingParams
@@ -15,42 +17,6 @@ from minivllm.messages.step import NewSlot, ScheduledSlot, SlotResult, StepPlan
 from minivllm.worker.worker import Worker
 
 BLOCK = 4
-_COMMON = {
-    "vocab_size": 160,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "initializer_range": 0.2,
-}
-
-
-def _rope(kind: str, **values: Any) -> dict[str, Any]:
-    return {"rope_parameters": {"rope_theta": 1000.0, "rope_type": kind, **values}}
-
-
-FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama2": ("Llama", {"num_key_value_heads": 6, "max_position_embeddings": 96}),
-    "llama-tied": ("Llama", {"tie_word_embeddings": True}),
-    "llama-biases": ("Llama", {"attention_bias": True, "mlp_bias": True}),
-    "llama-head-dim": ("Llama", {"head_dim": 16, "hidden_act": "gelu"}),
-    "llama3": (
-        "Llama",
-        _rope("llama3", factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=32)
-        | {"max_position_embeddings": 128},
-    ),
-    "linear": ("Llama", _rope("linear", factor=2.0)),
-    "dynamic": ("Llama", _rope("dynamic", factor=2.0)),
-    "yarn": ("Llama", _rope("yarn", factor=2.0, original_max_position_embeddings=32, beta_fast=4.0)),
-    "mistral": ("Mistral", {"sliding_window": 7}),
-    "mistral-full": ("Mistral", {"sliding_window": None}),
-    "qwen2": ("Qwen2", {"tie_word_embeddings": True}),
-    "qwen2-untied": ("Qwen2", {}),
-}
 
 
 @dataclass
@@ -80,9 +46,10 @@ class Runner:
     computed: dict[int, int] = field(default_factory=dict)
     results: dict[int, list[SlotResult]] = field(default_factory=dict)
 
-    def new(self, slot: int, tokens: list[int], blocks: list[int], params: SamplingParams) -> NewSlot:
-        self.sequences[slot], self.computed[slot], self.results[slot] = list(tokens), 0, []
-        return NewSlot(slot, f"r{slot}", list(tokens), len(tokens), 0, blocks, params, [], [])
+    def new(self, slot: int, tokens: list[int], blocks: list[int], params: SamplingParams, computed: int = 0) -> NewSlot:
+        """`computed`: tokens whose keys and values are in the blocks already."""
+        self.sequences[slot], self.computed[slot], self.results[slot] = list(tokens), computed, []
+        return NewSlot(slot, f"r{slot}", list(tokens), len(tokens), computed, blocks, params, [], [])
 
     def step(self, counts: dict[int, int], new: list[NewSlot] | None = None, freed: list[int] | None = None) -> None:
         """Compute so many tokens of each slot."""
@@ -100,14 +67,18 @@ class Runner:
 
 
 def save(name: str, folder: Path, **how: Any) -> Checkpoint:
-    family, changes = FAMILIES[name]
+    config_class, model_class, values = FAMILIES[name]
     torch.manual_seed(sum(map(ord, name)))
-    config = getattr(transformers, f"{family}Config")(**{**_COMMON, **changes})
-    model = getattr(transformers, f"{family}ForCausalLM")(config).eval()
+    model = getattr(transformers, model_class)(getattr(transformers, config_class)(**values)).eval()
     with torch.no_grad():
         for parameter_name, parameter in model.named_parameters():
             if parameter_name.endswith("bias"):
                 parameter.normal_(0, 0.2)
+            elif parameter.dim() == 1 or "norm" in parameter_name:
+                parameter += torch.randn_like(parameter) * 0.2
+        for buffer_name, buffer in model.named_buffers():
+            if buffer_name.endswith("e_score_correction_bias"):
+                buffer.normal_(0, 0.2)
     model.save_pretrained(folder, **how)
     return Checkpoint(folder, model)
 
@@ -118,6 +89,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Checkpoint]:
+    """A checkpoint that nobody changes, made once."""
+    return cache(lambda name: save(name, tmp_path_factory.mktemp(name)))
 
 
 @pytest.fixture

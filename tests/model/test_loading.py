@@ -149,10 +149,8 @@ def test_folder_without_weights(tmp_path):
 def test_unsupported_architecture(make_checkpoint, load_worker):
     folder = make_checkpoint("llama2").folder
     edit_config(folder, architectures=["MambaForCausalLM"])
-    assert refusal(load_worker, folder) == (
-        "Model architectures ['MambaForCausalLM'] are not supported for now. "
-        "Supported architectures: LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM"
-    )
+    said = refusal(load_worker, folder)
+    assert said.startswith("Model architectures ['MambaForCausalLM'] are not supported for now. Supported architectures: Bloom")
 
 
 def test_too_large_for_the_memory(make_checkpoint, load_worker):

@@ -1,4 +1,4 @@
-"""Gated activations on the compiled kernels."""
+"""Activations: those with a gate on the compiled kernels, others by torch."""
 
 from torch import Tensor
 
@@ -23,6 +23,11 @@ def gelu_and_mul(x: Tensor, out: Tensor | None = None, *, approximate: str = "ta
     if not _covers(x):
         return reference.gelu_and_mul(x, out, approximate=approximate)
     return _gate(x, out, _GELU_TANH if approximate == "tanh" else _GELU_ERF)
+
+
+def activate(x: Tensor, kind: str) -> Tensor:
+    """See reference.activation."""
+    return reference.activate(x, kind)
 
 
 def _covers(x: Tensor) -> bool:

@@ -20,12 +20,16 @@ def paged_attention(
     *,
     sliding_window: int = 0,
     soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> Tensor:
     """See reference.attention."""
-    if not (q.dtype in DTYPES and kv.dtype in DTYPES and has_dense_rows(q) and kv.is_contiguous()):
+    dense = q.dtype in DTYPES and kv.dtype in DTYPES and has_dense_rows(q) and kv.is_contiguous()
+    if not dense or sinks is not None or alibi_slopes is not None:
         return reference.paged_attention(
-            q, kv, block_tables, query_start, context_lens, scale, out, sliding_window=sliding_window, soft_cap=soft_cap
-        )
+            q, kv, block_tables, query_start, context_lens, scale, out, sliding_window=sliding_window, soft_cap=soft_cap,
+            sinks=sinks, alibi_slopes=alibi_slopes,
+        )  # fmt: skip
     _, num_blocks, num_kv_heads, block_size, head_dim = kv.shape
     num_heads = q.shape[1]
     num_seqs = context_lens.shape[0]

@@ -1,4 +1,7 @@
-"""Gated activations of the feed-forward layer."""
+"""Activations of the feed-forward layer, with and without a gate."""
+
+from collections.abc import Callable
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -14,6 +17,20 @@ def gelu_and_mul(x: Tensor, out: Tensor | None = None, *, approximate: str = "ta
     """gelu(gate) * up as above; approximate is "tanh" or "none" (the exact form by erf)."""
     gate, up = x.chunk(2, dim=-1)
     return _store(F.gelu(gate, approximate=approximate) * up, out)
+
+
+def activate(x: Tensor, kind: str) -> Tensor:
+    """Element by element; kind is a key of ACTIVATIONS."""
+    return ACTIVATIONS[kind](x)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+    "relu": F.relu,
+    "relu2": lambda x: F.relu(x).square(),
+}
 
 
 def _store(result: Tensor, out: Tensor | None) -> Tensor:

@@ -18,13 +18,16 @@ def paged_attention(
     *,
     sliding_window: int = 0,
     soft_cap: float = 0.0,
+    sinks: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
 ) -> Tensor:
     """Attend each query token to the keys of its sequence up to its own position.
 
     q: [num_tokens, num_heads, head_dim]; kv: [2, num_blocks, num_kv_heads, block_size, head_dim];
     block_tables: int32 [num_seqs, max_blocks]; query_start: int32 [num_seqs + 1]; context_lens: int32 [num_seqs], keys
     including this step's. Query i of a sequence sits at position context_len - query_len + i. With a sliding window W it
-    sees keys in (position - W, position]; with a soft cap c scores become c * tanh(score / c).
+    sees keys in (position - W, position]; with a soft cap c scores become c * tanh(score / c). sinks: [num_heads], a score more
+    for each query, of no key; alibi_slopes: fp32 [num_heads], for each key the slope times its distance is taken off the score.
     Only table entries and cache rows of visible keys are read.
     """
     out = torch.empty_like(q) if out is None else out
@@ -38,8 +41,11 @@ def paged_attention(
             low = max(0, position - sliding_window + 1) if sliding_window else 0
             keys, values = _gather(kv, block_tables[seq], low, high)
             scores = _scores(q[begin:end], keys, scale, soft_cap)
+            if alibi_slopes is not None:  # the same for all queries: softmax does not see what is added to all its scores
+                key_at = torch.arange(low - high, 0, device=q.device) + 1
+                scores += alibi_slopes.view(scores.shape[0], -1, 1, 1) * key_at
             _mask(scores, position, low, sliding_window)
-            out[begin:end] = _combine(scores.softmax(-1), values).to(out.dtype)
+            out[begin:end] = _combine(_softmax(scores, sinks), values).to(out.dtype)
     return out
 
 
@@ -72,6 +78,13 @@ def _mask(scores: Tensor, position: int, low: int, sliding_window: int) -> None:
     if sliding_window:
         hidden |= key_at <= query_at - sliding_window
     scores.masked_fill_(hidden, float("-inf"))
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    if sinks is None:
+        return scores.softmax(-1)
+    sink = sinks.float().view(scores.shape[0], -1, 1, 1).expand(*scores.shape[:-1], 1)
+    return torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1]
 
 
 def _combine(weights: Tensor, values: Tensor) -> Tensor:

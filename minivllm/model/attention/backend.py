@@ -1,6 +1,7 @@
 """`AttentionBackend`: what the model runner and the attention layers ask of a way to do attention."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -8,6 +9,17 @@ from torch import Tensor
 from minivllm.config.model_spec import ModelSpec
 from minivllm.kernels import Ops
 from minivllm.model.attention.metadata import AttentionMetadata
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionForm:
+    """How one layer scores keys. What a back end cannot do, it refuses by the model's spec."""
+
+    scale: float
+    window: int = 0  # tokens that it looks back, the own one included; 0: all
+    soft_cap: float = 0.0  # 0: none
+    sinks: Tensor | None = None  # [num_heads]
+    alibi_slopes: Tensor | None = None  # fp32 [num_heads]
 
 
 class AttentionBackend(ABC):
@@ -32,5 +44,5 @@ class AttentionBackend(ABC):
         """Once a step, before the first layer: add what this back end needs to know."""
 
     @abstractmethod
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, metadata: AttentionMetadata) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, metadata: AttentionMetadata, form: AttentionForm) -> Tensor:
         """Store k and v, then attend. q: [num_tokens, num_heads, head_dim], k and v with num_kv_heads; like q comes back."""

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
 from minivllm.kernels import Ops
-from minivllm.model.attention.backend import AttentionBackend
+from minivllm.model.attention.backend import AttentionBackend, AttentionForm
 from minivllm.model.attention.metadata import AttentionMetadata
 
 KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -17,8 +17,6 @@ class PagedBackend(AttentionBackend):
     def __init__(self, spec: ModelSpec, ops: Ops):
         self._num_kv_heads = spec.num_kv_heads
         self._head_dim = spec.head_dim
-        self._scale = spec.head_dim**-0.5
-        self._sliding_window = spec.sliding_window or 0
         self._write_kv = ops.kv_write.write_kv
         self._paged_attention = ops.attention.paged_attention
 
@@ -32,7 +30,7 @@ class PagedBackend(AttentionBackend):
     def prepare(self, metadata: AttentionMetadata) -> AttentionMetadata:
         return metadata
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, metadata: AttentionMetadata) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, metadata: AttentionMetadata, form: AttentionForm) -> Tensor:
         self._write_kv(k, v, kv, metadata.slot_mapping)
         return self._paged_attention(
             q,
@@ -40,6 +38,9 @@ class PagedBackend(AttentionBackend):
             metadata.block_tables,
             metadata.query_start,
             metadata.context_lens,
-            self._scale,
-            sliding_window=self._sliding_window,
+            form.scale,
+            sliding_window=form.window,
+            soft_cap=form.soft_cap,
+            sinks=form.sinks,
+            alibi_slopes=form.alibi_slopes,
         )

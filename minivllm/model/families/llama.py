@@ -1,71 +1,63 @@
-"""Llama and what `ModelSpec` flags make of it: Llama 2 and 3, SmolLM2, Mistral, Qwen2."""
+"""Llama's descendants: what their weights are called where it is not what Llama's are."""
 
-import torch
-from torch import Tensor
+from typing import Any
 
 from minivllm.config.model_spec import ModelSpec
-from minivllm.kernels import Ops
-from minivllm.model.context import ForwardContext
-from minivllm.model.interface import CausalLM
-from minivllm.model.layers.attention import SelfAttention
-from minivllm.model.layers.embedding import Embedding
-from minivllm.model.layers.layer import Layer
-from minivllm.model.layers.linear import Linear
-from minivllm.model.layers.mlp import GatedMLP
-from minivllm.model.layers.norm import RMSNorm
-from minivllm.model.layers.rotary import cos_sin_table
+from minivllm.model.families.decoder import DecoderForCausalLM
+from minivllm.model.layers.shard import Layout
+
+_MERGED = DecoderForCausalLM.weight_map
 
 
-class LlamaForCausalLM(CausalLM):
-    weight_map = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-
-    def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int):
-        self.model = LlamaModel(spec, ops, dtype, device, max_model_len)
-        self.lm_head: Linear | None = None
-        if not spec.tie_word_embeddings:
-            self.lm_head = Linear(ops, spec.hidden_size, (spec.vocab_size,), bias=False, dtype=dtype)
-
-    def forward(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        return self.model(input_ids, positions, ctx)
-
-    def compute_logits(self, hidden: Tensor) -> Tensor:
-        return self.model.embed_tokens.logits(hidden) if self.lm_head is None else self.lm_head(hidden)
-
-    def ignores(self, name: str) -> bool:
-        # Old exports keep rotary tables; some tied ones store the shared table a second time as the head.
-        return name.endswith("rotary_emb.inv_freq") or (name == "lm_head.weight" and self.lm_head is None)
+class LlamaForCausalLM(DecoderForCausalLM):
+    """Also of Mistral, Qwen, SmolLM3, Granite, OLMo 1, Nemotron, Seed-OSS and ERNIE 4.5."""
 
 
-class LlamaModel(Layer):
-    def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int):
-        cos_sin = cos_sin_table(spec.rope, spec.head_dim, max_model_len).to(device)
-        self.embed_tokens = Embedding(ops, spec.vocab_size, spec.hidden_size, tied=spec.tie_word_embeddings, dtype=dtype)
-        self.layers = [LlamaLayer(spec, ops, dtype, index, cos_sin) for index in range(spec.num_layers)]
-        self.norm = RMSNorm(ops, spec.hidden_size, spec.rms_norm_eps, dtype=dtype)
+class Gemma2ForCausalLM(DecoderForCausalLM):
+    """Also of Gemma 3."""
 
-    def __call__(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        residual = self.embed_tokens(input_ids)  # [num_tokens, hidden_size]
-        x = self.layers[0].first(residual, positions, ctx)
-        for layer in self.layers[1:]:
-            x = layer(x, residual, positions, ctx)
-        return self.norm.add(x, residual)
+    weight_map = {
+        **_MERGED,
+        "attn_post_norm": ("post_attention_layernorm",),
+        "post_attention_layernorm": ("pre_feedforward_layernorm",),
+        "mlp_post_norm": ("post_feedforward_layernorm",),
+    }
 
 
-class LlamaLayer(Layer):
-    def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int, cos_sin: Tensor):
-        self.input_layernorm = RMSNorm(ops, spec.hidden_size, spec.rms_norm_eps, dtype=dtype)
-        self.self_attn = SelfAttention(spec, ops, dtype, index, cos_sin)
-        self.post_attention_layernorm = RMSNorm(ops, spec.hidden_size, spec.rms_norm_eps, dtype=dtype)
-        self.mlp = GatedMLP(spec, ops, dtype)
+class Olmo2ForCausalLM(DecoderForCausalLM):
+    """Also of OLMo 3 and EXAONE 4."""
 
-    def first(self, residual: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        """As the first layer: nothing waits to be added to the residual stream."""
-        return self._body(self.input_layernorm(residual), residual, positions, ctx)
+    weight_map = {**_MERGED, "attn_post_norm": ("post_attention_layernorm",), "mlp_post_norm": ("post_feedforward_layernorm",)}
 
-    def __call__(self, x: Tensor, residual: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        """x: output of the layer before, not yet added to `residual`, which is changed in place; the same comes back."""
-        return self._body(self.input_layernorm.add(x, residual), residual, positions, ctx)
 
-    def _body(self, x: Tensor, residual: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        x = self.self_attn(x, positions, ctx)
-        return self.mlp(self.post_attention_layernorm.add(x, residual))
+class Phi3ForCausalLM(DecoderForCausalLM):
+    """Projections are merged in the checkpoint already."""
+
+    weight_map = {}
+
+
+class GlmForCausalLM(DecoderForCausalLM):
+    """Also of GLM-4; gate and up are merged in the checkpoint already."""
+
+    weight_map = {
+        "qkv_proj": _MERGED["qkv_proj"],
+        "attn_post_norm": ("post_self_attn_layernorm",),
+        "mlp_post_norm": ("post_mlp_layernorm",),
+    }
+
+
+class CohereForCausalLM(DecoderForCausalLM):
+    """Also of Cohere 2; norms of queries and keys have a row for each head."""
+
+    def __init__(self, spec: ModelSpec, *build: Any):
+        super().__init__(spec, *build)
+        by_head = Layout(lambda shape: (shape[0] // spec.head_dim, spec.head_dim), lambda tensor: tensor.flatten())
+        self.layouts = {"q_norm": by_head, "k_norm": by_head}
+
+
+class StableLmForCausalLM(DecoderForCausalLM):
+    weight_map = {**_MERGED, "q_norm": ("q_layernorm.norms.{}",), "k_norm": ("k_layernorm.norms.{}",)}
+
+
+class Starcoder2ForCausalLM(DecoderForCausalLM):
+    weight_map = {**_MERGED, "up_proj": ("c_fc",), "down_proj": ("c_proj",)}

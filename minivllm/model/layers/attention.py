@@ -5,27 +5,52 @@ from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
 from minivllm.kernels import Ops
+from minivllm.model.attention.backend import AttentionForm
 from minivllm.model.context import ForwardContext
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.linear import Linear
+from minivllm.model.layers.norm import Norm, make_head_norm
+from minivllm.model.layers.rotary import Rotary
 
 
 class SelfAttention(Layer):
-    def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int, cos_sin: Tensor):
+    def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int, rotary: Rotary):
         heads, kv_heads, dim = spec.num_heads, spec.num_kv_heads, spec.head_dim
         sizes = (heads * dim, kv_heads * dim, kv_heads * dim)
         self.qkv_proj = Linear(ops, spec.hidden_size, sizes, bias=spec.qkv_bias, dtype=dtype)
         self.o_proj = Linear(ops, heads * dim, (spec.hidden_size,), bias=spec.o_bias, dtype=dtype)
+        self.q_norm: Norm | None = make_head_norm(spec, ops, heads, dtype) if spec.qk_norm else None
+        self.k_norm: Norm | None = make_head_norm(spec, ops, kv_heads, dtype) if spec.qk_norm else None
+        self.sinks: Tensor | None = self.declare(heads, dtype=dtype) if spec.attention_sinks else None
+        self._spec = spec
         self._split = (heads, kv_heads, kv_heads)
         self._packed_shape = (-1, heads + 2 * kv_heads, dim)
-        self._width = heads * dim
         self._index = index
-        self._cos_sin = cos_sin
-        self._apply_rotary = ops.rotary.apply_rotary
+        self._turn = rotary.of(spec.layers[index].rope)
+        self._alibi_slopes = torch.tensor(spec.alibi_slopes, device=rotary.device) if spec.alibi_slopes else None
+
+    def finish_loading(self) -> None:
+        spec = self._spec
+        scale = spec.attention_scale or spec.head_dim**-0.5
+        self._form = AttentionForm(
+            scale=scale / (self._index + 1) if spec.scale_by_layer else scale,
+            window=spec.layers[self._index].window,
+            soft_cap=spec.attention_soft_cap,
+            sinks=self.sinks,
+            alibi_slopes=self._alibi_slopes,
+        )
 
     def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        packed = self.qkv_proj(x).view(self._packed_shape)  # [num_tokens, heads of q, k and v, head_dim]
-        q, k, v = packed.split_with_sizes(self._split, dim=1)
-        self._apply_rotary(q, k, positions, self._cos_sin)
-        out = ctx.backend.forward(q, k, v, ctx.kv_caches[self._index], ctx.metadata)
-        return self.o_proj(out.view(-1, self._width))
+        packed = self.qkv_proj(x)
+        if self._spec.clip_qkv:
+            packed.clamp_(-self._spec.clip_qkv, self._spec.clip_qkv)
+        q, k, v = packed.view(self._packed_shape).split_with_sizes(self._split, dim=1)  # [num_tokens, heads, head_dim]
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self._normalise(self.q_norm, q), self._normalise(self.k_norm, k)
+        if self._turn is not None:
+            self._turn(q, k, positions)
+        out = ctx.backend.forward(q, k, v, ctx.kv_caches[self._index], ctx.metadata, self._form)
+        return self.o_proj(out.flatten(1))
+
+    def _normalise(self, norm: Norm, x: Tensor) -> Tensor:
+        return norm(x.flatten(1)).view(x.shape) if self._spec.qk_norm == "all" else norm(x)

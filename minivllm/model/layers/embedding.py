@@ -1,9 +1,11 @@
-"""Token embedding, which may serve as the output head too."""
+"""Token embedding, which may serve as the output head too, and a table of positions."""
 
 import torch
 from torch import Tensor
 
+from minivllm.config.model_spec import ModelSpec
 from minivllm.kernels import Ops
+from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.matrix import Matrix
 from minivllm.model.quantization.unquantized import Unquantized
 
@@ -26,3 +28,19 @@ class Embedding(Matrix):
     def logits(self, hidden: Tensor) -> Tensor:
         """[rows, hidden_size] -> [rows, vocab_size]"""
         return self.scheme.apply(self, hidden, None)
+
+
+class PositionEmbedding(Layer):
+    """A learned vector for each position, to be added to the token's."""
+
+    def __init__(self, ops: Ops, spec: ModelSpec, dtype: torch.dtype):
+        self.weight = self.declare(spec.learned_positions, spec.hidden_size, dtype=dtype)
+        self._offset = spec.position_offset
+        self._rows = ops.gemm.rows
+
+    def finish_loading(self) -> None:
+        self.weight = self.weight[self._offset :]
+
+    def __call__(self, positions: Tensor) -> Tensor:
+        """int64 [num_tokens] -> [num_tokens, hidden_size]"""
+        return self._rows(self.weight, positions)

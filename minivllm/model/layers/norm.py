@@ -1,21 +1,90 @@
-"""RMS normalisation (Zhang and Sennrich 2019), alone or after adding to the residual stream."""
+"""Normalisation, alone or after adding to the residual stream."""
+
+from abc import abstractmethod
 
 import torch
 from torch import Tensor
 
+from minivllm.config.model_spec import ModelSpec
 from minivllm.kernels import Ops
 from minivllm.model.layers.layer import Layer
 
 
-class RMSNorm(Layer):
-    def __init__(self, ops: Ops, hidden_size: int, eps: float, *, dtype: torch.dtype):
-        self._ops = ops.norm
-        self._eps = eps
-        self.weight = self.declare(hidden_size, dtype=dtype)
+class Norm(Layer):
+    @abstractmethod
+    def __call__(self, x: Tensor) -> Tensor: ...
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self._ops.rms_norm(x, self.weight, self._eps)
-
+    @abstractmethod
     def add(self, x: Tensor, residual: Tensor) -> Tensor:
         """residual += x in place; the normalised residual comes back."""
-        return self._ops.add_rms_norm(x, residual, self.weight, self._eps)
+
+
+class RMSNorm(Norm):
+    """Zhang and Sennrich 2019."""
+
+    def __init__(self, ops: Ops, size: int, eps: float, *, dtype: torch.dtype, plus_one: bool = False):
+        self._ops = ops.norm
+        self._eps = eps
+        self._plus_one = plus_one
+        self.weight = self.declare(size, dtype=dtype)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ops.rms_norm(x, self.weight, self._eps, plus_one=self._plus_one)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._ops.add_rms_norm(x, residual, self.weight, self._eps, plus_one=self._plus_one)
+
+
+class LayerNorm(Norm):
+    """Ba et al. 2016, with any of weight and bias. With `heads` each head has a weight of its own."""
+
+    def __init__(
+        self, ops: Ops, size: int, eps: float, *, dtype: torch.dtype, weight: bool = True, bias: bool = True,
+        plus_one: bool = False, heads: int = 0,
+    ):  # fmt: skip
+        self._ops = ops.norm
+        self._eps = eps
+        self._plus_one = plus_one
+        self._heads = heads
+        rows = (size,) * (heads or 1)
+        self.weight: Tensor | None = self.declare(sum(rows), dtype=dtype, rows=rows) if weight else None
+        self.bias: Tensor | None = self.declare(size, dtype=dtype) if bias else None
+
+    def finish_loading(self) -> None:
+        if self._heads and self.weight is not None:
+            self.weight = self.weight.view(self._heads, -1)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self._ops.layer_norm(x, self.weight, self.bias, self._eps, plus_one=self._plus_one)
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self._ops.add_layer_norm(x, residual, self.weight, self.bias, self._eps, plus_one=self._plus_one)
+
+
+class NoNorm(Norm):
+    """Where other models normalise and this one does not."""
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x
+
+    def add(self, x: Tensor, residual: Tensor) -> Tensor:
+        residual += x
+        return residual
+
+
+def make_norm(spec: ModelSpec, ops: Ops, size: int, dtype: torch.dtype) -> Norm:
+    """The kind that the model uses throughout."""
+    if spec.norm == "rms":
+        return RMSNorm(ops, size, spec.norm_eps, dtype=dtype, plus_one=spec.norm_plus_one)
+    return LayerNorm(
+        ops, size, spec.norm_eps, dtype=dtype, weight=spec.norm_weight, bias=spec.norm_bias, plus_one=spec.norm_plus_one
+    )
+
+
+def make_head_norm(spec: ModelSpec, ops: Ops, num_heads: int, dtype: torch.dtype) -> Norm:
+    """Of queries or keys."""
+    if spec.qk_norm == "all":
+        return make_norm(spec, ops, num_heads * spec.head_dim, dtype)
+    if spec.qk_norm == "heads":
+        return LayerNorm(ops, spec.head_dim, spec.norm_eps, dtype=dtype, bias=False, heads=num_heads)
+    return make_norm(spec, ops, spec.head_dim, dtype)

@@ -1,9 +1,11 @@
-"""`ShardSpec`: how the rows of one parameter are made up of checkpoint tensors. Read by the loader only."""
+"""How the rows of one parameter are made up of checkpoint tensors. Read by the loader only."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +27,25 @@ class Parameter:
     @property
     def kept_bytes(self) -> int:
         return math.prod(self.shape) * self.kept.itemsize
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A checkpoint tensor whose elements are not in the order in which a parameter has them."""
+
+    stored: Callable[[tuple[int, ...]], tuple[int, ...]]  # shape in the checkpoint of a tensor that we want in this shape
+    convert: Callable[[Tensor], Tensor]
+
+
+TRANSPOSED = Layout(lambda shape: shape[::-1], lambda tensor: tensor.t())
+
+
+def grouped_heads(kv_heads: int, queries: int, dim: int) -> Layout:
+    """Rows of q, k and v that stand KV head by KV head: its queries, its key, its value."""
+
+    def convert(tensor: Tensor) -> Tensor:
+        groups = tensor.view(kv_heads, queries + 2, dim, *tensor.shape[1:])
+        parts = groups[:, :queries].flatten(0, 2), groups[:, queries].flatten(0, 1), groups[:, queries + 1].flatten(0, 1)
+        return torch.cat(parts)
+
+    return Layout(lambda shape: shape, convert)

@@ -1,7 +1,8 @@
 """`load_model`: build a family without weights, check the checkpoint's headers against it, then fill it layer by layer."""
 
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from minivllm.kernels import Ops
 from minivllm.model.interface import CausalLM
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.matrix import Matrix
-from minivllm.model.layers.shard import Parameter
+from minivllm.model.layers.shard import Layout, Parameter
 from minivllm.model.loading.dummy import DummySource
 from minivllm.model.loading.gguf import GGUFSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
@@ -39,11 +40,15 @@ class _Target:
     attribute: str
     parameter: Parameter
     sources: tuple[str, ...]
+    layout: Layout | None = None
     borrowed: Tensor | None = None  # what was set, if it still lies in the file
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        for name, rows in zip(self.sources, self.parameter.shard.rows, strict=True):
-            yield name, (rows, *self.parameter.shape[1:])
+        first, *rest = self.parameter.shape
+        stacked = self.parameter.shard.rows if len(self.sources) > 1 else (first,)
+        for name, rows in zip(self.sources, stacked, strict=True):
+            shape = (rows, *rest)
+            yield name, self.layout.stored(shape) if self.layout else shape
 
 
 def load_model(
@@ -103,10 +108,17 @@ def _targets(model: CausalLM) -> Iterator[_Target]:
     for path, layer in model.walk():
         for attribute, parameter in layer.parameters().items():
             parts = [*path.split("."), attribute]
-            merged = next((p for p in parts if p in model.weight_map), "")
-            names = model.weight_map.get(merged, (merged,))
-            sources = tuple(".".join(name if p == merged else p for p in parts) for name in names)
-            yield _Target(layer, attribute, parameter, sources)
+            layout = next((model.layouts[part] for part in parts if part in model.layouts), None)
+            yield _Target(layer, attribute, parameter, _sources(model.weight_map, parts, len(parameter.shard.rows)), layout)
+
+
+def _sources(weight_map: Mapping[str, tuple[str, ...]], parts: list[str], count: int) -> tuple[str, ...]:
+    """Names of a parameter's checkpoint tensors, at most `count`."""
+    choices = [weight_map.get(part, (part,)) for part in parts]
+    names = [".".join(part for part in name if part) for name in itertools.product(*choices)]
+    if "{}" in names[0]:
+        names = [name.replace("{}", str(index)) for index in range(count // len(names)) for name in names]
+    return tuple(names)
 
 
 def _wanted(targets: list[_Target]) -> Iterator[tuple[str, tuple[int, ...]]]:
@@ -159,6 +171,9 @@ def _fill(model: CausalLM, targets: list[_Target], source: TensorSource, device:
 def _assemble(target: _Target, source: TensorSource, device: str) -> Tensor:
     """In the final type; a single source that has it already is passed on as the view that it is."""
     read = [source.read(name) for name in target.sources]
+    if target.layout is not None:
+        layout = target.layout
+        return torch.cat([layout.convert(tensor).to(device, target.parameter.dtype) for tensor in read])
     tensors = [tensor.to(device, target.parameter.dtype) for tensor in read]
     if len(tensors) > 1:
         return torch.cat(tensors)
