@@ -65,8 +65,8 @@ void attention(long seqs, int dtype, int cache_dtype, Address q, Address kv, Add
   kernels().attention[cache_dtype](args);
 }
 
-void gemm(long m, Address x, Address w, Address bias, Address y, long n, long k, long ldx) {
-  kernels().gemm({at<uint16_t>(x), at<uint16_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
+void gemm(long m, int dtype, Address x, Address w, Address bias, Address y, long n, long k, long ldx) {
+  kernels().gemm[dtype]({at<void>(x), at<void>(w), at<void>(bias), at<void>(y), m, n, k, ldx});
 }
 
 const int64_t* checked_indices(Address indices, long count, long n) {
@@ -79,8 +79,8 @@ const int64_t* checked_indices(Address indices, long count, long n) {
   return found;
 }
 
-void gemm_rows(long count, Address packed, Address indices, Address out, long n, long k) {
-  kernels().gemm_rows(at<uint16_t>(packed), checked_indices(indices, count, n), at<uint16_t>(out), count, k);
+void gemm_rows(long count, int dtype, Address packed, Address indices, Address out, long n, long k) {
+  kernels().gemm_rows[dtype](at<void>(packed), checked_indices(indices, count, n), at<void>(out), count, k);
 }
 
 // The same of a table that is not packed, of any type.
@@ -121,7 +121,9 @@ void logprobs(int dtype, Address logits, Address rows, long num_rows, long strid
                              at<float>(values), at<int64_t>(ids), at<int64_t>(ranks)});
 }
 
-void gemm_pack(Address w, Address packed, long n, long k) { kernels().gemm_pack(at<uint16_t>(w), at<uint16_t>(packed), n, k); }
+void gemm_pack(int dtype, Address w, Address packed, long n, long k) {
+  kernels().gemm_pack[dtype](at<void>(w), at<void>(packed), n, k);
+}
 
 void gemm_int8_pack(int dtype, Address w, Address packed, Address scales, long n, long k) {
   kernels().gemm_int8_pack(static_cast<DType>(dtype), at<void>(w), at<uint8_t>(packed), at<float>(scales), n, k);

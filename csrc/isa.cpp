@@ -52,7 +52,7 @@ const KernelTable* amx_table() {
   static const KernelTable table = [] {
     KernelTable mixed = avx512_bf16::table;
     mixed.name = "amx";
-    mixed.gemm = amx::gemm;
+    mixed.gemm[static_cast<int>(DType::bf16)] = amx::gemm;
     mixed.gemm_int8 = amx::gemm_int8;
     mixed.gemm_grouped = amx::gemm_grouped;
     mixed.attention[static_cast<int>(DType::bf16)] = [](const AttentionArgs& args) {

@@ -44,7 +44,7 @@ static void multiply_all(const GemmArgs& a, const Rows<Kernel::X>& x, const Pane
 template <class PanelAt>
 static void multiply_panels(const GemmArgs& a, const PanelAt& panel_at) {
   const long depth = round_up(a.k, kDepth);
-  if (sizeof(Kernel::X) == sizeof(*a.x) && depth == a.k) return multiply_all(a, {(const Kernel::X*)a.x, a.ldx, depth}, panel_at);
+  if (sizeof(Kernel::X) == sizeof(Bf16) && depth == a.k) return multiply_all(a, {(const Kernel::X*)a.x, a.ldx, depth}, panel_at);
   static thread_local Scratch scratch;
   Kernel::X* x = (Kernel::X*)scratch.floats(a.m * depth);
   parallel_for(a.m, max_of(1, 32768 / depth), [&](long begin, long end) {

@@ -1,5 +1,6 @@
 // What the block kernels of gemm.cpp share: their operand and the way results leave.
 #pragma once
+#include <type_traits>
 #include "simd.h"
 
 namespace minivllm {
@@ -12,13 +13,14 @@ struct Rows {
   long stride, depth;
 };
 
-// fp32 results of one row and one panel -> bf16 in y, with bias; `column` is the panel's first.
+// fp32 results of one row and one panel -> y, with bias; `column` is the panel's first.
+template <class T = Bf16>
 MINIVLLM_INLINE void store_row(const float* sums, const GemmArgs& a, long row, long column) {
-  Bf16* y = (Bf16*)a.y + row * a.n + column;
-  const Bf16* bias = a.bias ? (const Bf16*)a.bias + column : nullptr;
+  T* y = (T*)a.y + row * a.n + column;
+  const T* bias = a.bias ? (const T*)a.bias + column : nullptr;
   const long columns = min_of(kPanel, a.n - column);
 #if defined(__AVX512BF16__)
-  if (columns == kPanel) {
+  if (std::is_same<T, Bf16>::value && columns == kPanel) {
     vf left = load(sums), right = load(sums + 16);
     if (bias) left += load(bias), right += load(bias + 16);
     const __m512bh both = _mm512_cvtne2ps_pbh((__m512)right, (__m512)left);

@@ -77,12 +77,12 @@ struct AttentionArgs {
   float* partials;  // per row: head_dim accumulators, maximum, sum
 };
 
-// y = x @ w.T + bias in bf16; gemm.cpp shows the layout of w.
+// y = x @ w.T + bias, all of one type; gemm.cpp shows the layout of w.
 struct GemmArgs {
-  const uint16_t* x;  // [m, k], rows ldx apart
-  const uint16_t* w;  // packed, k padded to padded_k with zeros, n to a multiple of 32
-  const uint16_t* bias;  // [n] or null
-  uint16_t* y;           // [m, n]
+  const void* x;     // [m, k], rows ldx apart
+  const void* w;     // packed, k padded with zeros to a multiple of 32, n too
+  const void* bias;  // [n] or null
+  void* y;           // [m, n]
   long m, n, k, ldx;
 };
 
@@ -152,9 +152,9 @@ struct KernelTable {
   void (*attention[3])(const AttentionArgs&);    // [cache]
   void (*choose[3])(const ChooseArgs&);          // [logits]
   void (*logprobs[3])(const LogprobArgs&);       // [logits]
-  void (*gemm)(const GemmArgs&);
-  void (*gemm_pack)(const uint16_t* w, uint16_t* packed, long n, long k);
-  void (*gemm_rows)(const uint16_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
+  void (*gemm[3])(const GemmArgs&);
+  void (*gemm_pack[3])(const void* w, void* packed, long n, long k);
+  void (*gemm_rows[3])(const void* packed, const int64_t* indices, void* out, long count, long k);
   void (*gemm_int8)(const GemmInt8Args&);
   void (*gemm_int8_pack)(DType, const void* w, uint8_t* packed, float* scales, long n, long k);
   void (*gemm_int8_rows)(DType, const uint8_t* packed, const float* scales, const int64_t* indices, void* out, long count, long k);

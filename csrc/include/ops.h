@@ -12,9 +12,10 @@ template <class T, class Cache> void kv_write(const KvWriteArgs&);
 template <class Cache> void attention(const AttentionArgs&);
 template <class T> void choose(const ChooseArgs&);
 template <class T> void logprobs(const LogprobArgs&);
-void gemm(const GemmArgs&);
-void gemm_pack(const uint16_t* w, uint16_t* packed, long n, long k);
-void gemm_rows(const uint16_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
+void gemm(const GemmArgs&);  // bf16
+template <class T> void gemm_float(const GemmArgs&);  // fp32, fp16
+template <class T> void gemm_pack(const void* w, void* packed, long n, long k);
+template <class T> void gemm_rows(const void* packed, const int64_t* indices, void* out, long count, long k);
 void gemm_int8(const GemmInt8Args&);
 void gemm_int8_pack(DType, const void* w, uint8_t* packed, float* scales, long n, long k);
 void gemm_int8_rows(DType, const uint8_t* packed, const float* scales, const int64_t* indices, void* out, long count, long k);

@@ -478,8 +478,9 @@ def compare(module: str, cases: Iterable[Case], dtype: torch.dtype) -> None:
             )
 
 
-def test_int8_results_do_not_depend_on_the_batch(isa: str) -> None:
+@pytest.mark.parametrize("op", ("gemm", "gemm_int8"))
+def test_float32_results_do_not_depend_on_the_batch(op: str, isa: str) -> None:
     torch.manual_seed(0)
-    gemm = ops_for("cpu").gemm_int8
+    gemm = getattr(ops_for("cpu"), op)
     weight, x = gemm.pack(randn(100, 700, dtype=torch.float32)), randn(40, 700, dtype=torch.float32)
     assert torch.equal(gemm.linear(x, weight), torch.cat([gemm.linear(row[None], weight) for row in x]))
