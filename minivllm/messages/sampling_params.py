@@ -47,6 +47,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     prompt_logprobs: int | None = None
     detokenize: bool = True
     skip_special_tokens: bool = True
+    shown_special_ids: list[int] = msgspec.field(default_factory=list)  # special tokens whose text stays nevertheless
     spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: int | None = None
     logit_bias: dict[int, float] | None = None

@@ -20,7 +20,9 @@ class Detokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, prompt_ids: list[int], params: SamplingParams):
-        self._skipped = tokenizer.special_ids if params.skip_special_tokens else frozenset()
+        self._skipped = (
+            tokenizer.special_ids.difference(params.shown_special_ids) if params.skip_special_tokens else frozenset()
+        )
         self._stream = STREAMS[tokenizer.byte_decoder](tokenizer, prompt_ids, self._skipped)
         glued = not params.skip_special_tokens and not params.spaces_between_special_tokens
         self._glued = tokenizer.added_tokens if glued and tokenizer.byte_decoder == "other" else None

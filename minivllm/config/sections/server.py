@@ -38,6 +38,19 @@ class ServerConfig:
     chat_template: str | None = option(
         None, "Chat template in place of the model's: a Jinja file, or the template itself.", metavar="FILE"
     )
+    tool_call_parser: str = option(
+        "auto",
+        "Format in which the model writes tool calls; 'auto': told by its chat template. See docs/tools.md for the names.",
+        metavar="NAME",
+    )
+    reasoning_parser: str = option(
+        "auto",
+        "Format of the model's thoughts; 'auto': told by its chat template; 'none': they are part of the answer.",
+        metavar="NAME",
+    )
+    enable_auto_tool_choice: bool = option(
+        True, "Models may choose to call tools; if not, only tool_choice 'required' or a named tool works."
+    )
     response_role: str = option("assistant", "Role of the answers to chat requests.")
     enable_request_id_headers: bool = option(False, "Add X-Request-Id to each response.")
     uvicorn_log_level: str = option(

@@ -5,7 +5,14 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from minivllm.messages.output import Logprob
-from minivllm.text.parsers.events import ChatEvent, TextDelta
+from minivllm.text.parsers.events import ChatEvent, Finish, ReasoningDelta, TextDelta, ToolArgsDelta, ToolCallStart
+
+
+@dataclass(slots=True)
+class ToolCall:
+    id: str
+    name: str
+    arguments: str = ""  # JSON, unless the call is incomplete
 
 
 @dataclass(slots=True)
@@ -14,19 +21,28 @@ class ChatAnswer:
 
     index: int
     text: str = ""
+    reasoning: str = ""
+    tool_calls: list[ToolCall] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
 
     def add(self, event: ChatEvent) -> None:
+        if isinstance(event, Finish):
+            self.finish_reason, self.stop_reason = event.reason, event.stop_reason
+            return
         if isinstance(event, TextDelta):
             self.text += event.text
-            self.token_ids += event.token_ids
-            if event.logprobs is not None:
-                self.logprobs = (self.logprobs or []) + event.logprobs
-        else:
-            self.finish_reason, self.stop_reason = event.reason, event.stop_reason
+        elif isinstance(event, ReasoningDelta):
+            self.reasoning += event.text
+        elif isinstance(event, ToolCallStart):
+            self.tool_calls.append(ToolCall(event.id, event.name))
+        elif isinstance(event, ToolArgsDelta):
+            self.tool_calls[event.call].arguments += event.text
+        self.token_ids += event.token_ids
+        if event.logprobs is not None:
+            self.logprobs = (self.logprobs or []) + event.logprobs
 
 
 async def fold(events: AsyncGenerator[ChatEvent, None]) -> list[ChatAnswer]:

@@ -29,6 +29,7 @@ class ChatPrompts:
     """Renders requests with the model's chat template."""
 
     def __init__(self, tokenizer: Tokenizer, template_source: str | None):
+        self.template_source = template_source
         self._tokenizer = tokenizer
         self._template = ChatTemplate(template_source, tokenizer.template_tokens) if template_source else None
 

@@ -1,17 +1,69 @@
-"""`ChatSession`: one chat request on the engine, as a stream of `ChatEvent`s. Used by the serving object of each chat API."""
+"""`ChatSession`: one chat request on the engine, as a stream of `ChatEvent`s. Opened by `ChatSessions` for each chat API."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
-from minivllm.errors import ServerError
-from minivllm.messages.output import Logprob, RequestOutput
+import msgspec
+
+from minivllm.entrypoints.chat.prompt import ChatPrompts, encode
+from minivllm.entrypoints.chat.request import ChatRequest
+from minivllm.errors import ClientError, ServerError
+from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
 from minivllm.messages.prompt import TokensPrompt
 from minivllm.messages.sampling_params import SamplingParams
-from minivllm.text.parsers.events import ChatEvent, Finish, TextDelta
+from minivllm.text.parsers.events import ChatEvent, Finish, ReasoningDelta, TextDelta
+from minivllm.text.parsers.parser import OutputParser
+from minivllm.text.parsers.registry import Dialect
 
 if TYPE_CHECKING:
     from minivllm.engine.async_engine import AsyncLLMEngine
+
+MakeParser = Callable[[int], OutputParser | None]  # of the choice with this index
+
+
+class ChatSessions:
+    """Opens the sessions of all chat APIs. `dialect`: how the model writes calls and thoughts."""
+
+    def __init__(self, engine: "AsyncLLMEngine", prompts: ChatPrompts, dialect: Dialect, auto_tool_choice: bool = True):
+        self.dialect = dialect
+        self._auto_tool_choice = auto_tool_choice
+        self._engine = engine
+        self._prompts = prompts
+
+    async def open(self, request: ChatRequest, request_id: str) -> "ChatSession":
+        """Refusals are raised here or before the first event of the session."""
+        params, use = request.sampling_params, request.tool_use
+        if use is not None and use.required:
+            raise ClientError('Only `tool_choice` "auto" and "none" are supported.', param="tool_choice")
+        if use is not None and not self._auto_tool_choice:
+            raise ClientError('"auto" tool choice requires --enable-auto-tool-choice to be set', param="tool_choice")
+        self._engine.check_admission(params.n)
+        prompt = await self._prompts.render(request)
+        text = prompt.get("prompt") or ""
+
+        def make_parser(index: int) -> OutputParser | None:
+            return self.dialect.parser(
+                index,
+                text,
+                tools=None if use is None else use.parameters,
+                max_calls=None if use is None or use.parallel else 1,
+                show_special=not params.skip_special_tokens,
+            )
+
+        shown = self.dialect.mark_ids(with_calls=use is not None)
+        if shown and params.skip_special_tokens:
+            params = msgspec.structs.replace(params, shown_special_ids=shown)
+        return ChatSession(
+            self._engine,
+            prompt,
+            params,
+            request_id,
+            request.priority,
+            request.timeout,
+            make_parser,
+            request.include_reasoning,
+        )
 
 
 class ChatSession:
@@ -25,15 +77,21 @@ class ChatSession:
         request_id: str,
         priority: int = 0,
         timeout: float | None = None,
+        make_parser: MakeParser = lambda index: None,
+        include_reasoning: bool = True,
     ):
         self._outputs = engine.generate(prompt, params, request_id, priority=priority, timeout=timeout)
+        self._tokenizer = engine.tokenizer
+        self._parsers = [make_parser(index) for index in range(params.n)]
+        self._include_reasoning = include_reasoning
         self.prompt_token_ids: list[int] = prompt["prompt_token_ids"]
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self.num_cached_tokens = 0
         self.num_completion_tokens = 0
+        self.num_reasoning_tokens = 0
 
     async def events(self) -> AsyncGenerator[ChatEvent, None]:
-        """Every choice gives `TextDelta`s, then one `Finish`. Refusals are raised before the first event."""
+        """Every choice gives deltas, then one `Finish`. Refusals are raised before the first event."""
         started = False
         async with aclosing(self._outputs) as outputs:
             async for output in outputs:
@@ -42,12 +100,39 @@ class ChatSession:
                     self._take_prompt(output)
                 for choice in output.outputs:
                     self.num_completion_tokens += len(choice.token_ids)
-                    if choice.token_ids or choice.text:
-                        yield TextDelta(choice.index, choice.text, choice.token_ids, choice.logprobs)
+                    for event in self._deltas(choice):
+                        yield event
                     if choice.finish_reason is not None:
                         if choice.finish_reason == "error":
                             raise ServerError("The model failed on this request.")
-                        yield Finish(choice.index, choice.finish_reason, choice.stop_reason)
+                        yield await self._finish(choice, choice.finish_reason)
+
+    def _deltas(self, choice: CompletionOutput) -> list[ChatEvent]:
+        parser = self._parsers[choice.index]
+        if parser is None:
+            if not choice.token_ids and not choice.text:
+                return []
+            return [TextDelta(choice.index, choice.text, token_ids=choice.token_ids, logprobs=choice.logprobs)]
+        events = parser.feed(choice.text) if choice.text else []
+        if choice.finish_reason is not None:
+            events += parser.finish()
+        if not self._include_reasoning:
+            events = [event for event in events if not isinstance(event, ReasoningDelta)]
+        if choice.token_ids:
+            first = events[0] if events else TextDelta(choice.index, "")
+            assert not isinstance(first, Finish)
+            first.token_ids, first.logprobs = choice.token_ids, choice.logprobs
+            events[:1] = [first]
+        return events
+
+    async def _finish(self, choice: CompletionOutput, reason: str) -> Finish:
+        parser = self._parsers[choice.index]
+        if parser is None:
+            return Finish(choice.index, reason, choice.stop_reason)
+        thoughts = "".join(parser.writer.reasoning_text)
+        num_tokens = len(await encode(self._tokenizer, thoughts, add_special_tokens=False)) if thoughts else 0
+        self.num_reasoning_tokens += num_tokens
+        return Finish(choice.index, parser.finish_reason(reason), choice.stop_reason, num_tokens)
 
     def _take_prompt(self, output: RequestOutput) -> None:
         self.prompt_token_ids = output.prompt_token_ids

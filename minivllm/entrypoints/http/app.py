@@ -10,11 +10,13 @@ from starlette.datastructures import State
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.sections.server import ServerConfig
 from minivllm.entrypoints.chat.prompt import ChatPrompts
+from minivllm.entrypoints.chat.session import ChatSessions
 from minivllm.entrypoints.http.errors import install_error_handlers
 from minivllm.entrypoints.http.middleware import middleware
 from minivllm.entrypoints.http.routers import ROUTERS
 from minivllm.entrypoints.openai.chat_serving import OpenAIServingChat
 from minivllm.entrypoints.openai.completion_serving import OpenAIServingCompletion
+from minivllm.text.parsers.registry import Dialect, choose
 from minivllm.version import __version__
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ class AppState(State):
 
     engine: "AsyncLLMEngine"
     prompts: ChatPrompts
+    chat_sessions: ChatSessions
     openai_serving_chat: OpenAIServingChat
     openai_serving_completion: OpenAIServingCompletion
     started: int  # Unix time
@@ -60,7 +63,15 @@ def init_app_state(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineA
     fingerprint = "fp_" + hashlib.sha256(f"{__version__} {config.model.path} {config.model.dtype}".encode()).hexdigest()[:10]
     state.engine = engine
     state.prompts = ChatPrompts(engine.tokenizer, server.chat_template or engine.tokenizer.chat_template)
-    state.openai_serving_chat = OpenAIServingChat(engine, state.prompts, fingerprint, server.response_role)
+    dialect = _dialect(engine, state.prompts, server)
+    state.chat_sessions = ChatSessions(engine, state.prompts, dialect, server.enable_auto_tool_choice)
+    state.openai_serving_chat = OpenAIServingChat(engine, state.chat_sessions, fingerprint, server.response_role)
     state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
     state.started = int(time.time())
     state.draining = False
+
+
+def _dialect(engine: "AsyncLLMEngine", prompts: ChatPrompts, server: ServerConfig) -> Dialect:
+    tokenizer = engine.tokenizer
+    special = {tokenizer.token_text(index): index for index in tokenizer.special_ids}
+    return choose(prompts.template_source, special, server.tool_call_parser, server.reasoning_parser)

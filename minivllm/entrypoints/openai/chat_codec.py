@@ -7,21 +7,23 @@ from minivllm.entrypoints.chat.collect import ChatAnswer
 from minivllm.entrypoints.chat.request import ChatRequest
 from minivllm.entrypoints.chat.session import ChatSession
 from minivllm.entrypoints.openai import sampling_codec as sampling
+from minivllm.entrypoints.openai import tools_codec
 from minivllm.entrypoints.openai.chat_schema import ChatCompletion, ChatCompletionRequest
 from minivllm.entrypoints.openai.logprobs_codec import LogprobsCodec
 from minivllm.entrypoints.openai.reply import ReplyHead, encode_json
 from minivllm.entrypoints.openai.shared_schema import StreamOptions, Usage, usage
 from minivllm.errors import ClientError
 from minivllm.messages.sampling_params import SamplingParams
-from minivllm.text.parsers.events import ChatEvent, TextDelta
+from minivllm.text.parsers.events import ChatEvent, Delta, Finish, ReasoningDelta, TextDelta, ToolArgsDelta, ToolCallStart
 
 CHUNK = "chat.completion.chunk"
+REASONING_NAMES = ("reasoning_content", "reasoning")  # clients know the one or the other
 
 
 def decode(body: ChatCompletionRequest, defaults: Mapping[str, Any], max_logprobs: int) -> ChatRequest:
     """Everything that can be refused without the tokenizer is refused here. `defaults`: the model's sampling defaults."""
     sampling.check_supported(body)
-    _check_tools(body)
+    tools, tool_use = tools_codec.decode(body)
     if body.chat_template is not None:
         raise ClientError(
             "Chat templates of requests are not trusted; set one for the server with --chat-template.", param="chat_template"
@@ -31,11 +33,16 @@ def decode(body: ChatCompletionRequest, defaults: Mapping[str, Any], max_logprob
     for name in ("documents", "reasoning_effort"):
         if (value := getattr(body, name)) is not None:
             kwargs.setdefault(name, value)
+    if body.reasoning_effort == "none":
+        for name in ("enable_thinking", "thinking"):  # what templates call it
+            kwargs.setdefault(name, False)
     continue_final = bool(body.continue_final_message)
     return ChatRequest(
         messages=[message.model_dump(exclude_unset=True) for message in body.messages],
         sampling_params=_sampling_params(body, defaults, max_logprobs),
-        tools=body.tools or None,
+        tools=[tool.for_template() for tool in tools] or None,
+        tool_use=tool_use,
+        include_reasoning=body.include_reasoning is not False,
         add_generation_prompt=not continue_final if body.add_generation_prompt is None else body.add_generation_prompt,
         continue_final_message=continue_final,
         template_kwargs=kwargs,
@@ -64,24 +71,25 @@ def _sampling_params(body: ChatCompletionRequest, defaults: Mapping[str, Any], m
     )
 
 
-def _check_tools(body: ChatCompletionRequest) -> None:
-    if body.tool_choice not in (None, "none", "auto") and not body.tools:
-        raise ClientError("`tool_choice` needs `tools`.", param="tool_choice")
-    if body.tools and body.tool_choice != "none":
-        raise ClientError('Tool calls are not supported: leave out `tools`, or set `tool_choice` to "none".', param="tools")
-
-
 class ChatEncoder:
     """Encodes the answer of one session, as chunks or whole."""
 
     def __init__(
-        self, head: ReplyHead, session: ChatSession, logprobs: LogprobsCodec, role: str, *, with_token_ids: bool = False
+        self,
+        head: ReplyHead,
+        session: ChatSession,
+        logprobs: LogprobsCodec,
+        role: str,
+        *,
+        with_token_ids: bool = False,
+        with_functions: bool = False,
     ):
         self._head = head
         self._session = session
         self._logprobs = logprobs
         self._role = role
         self._with_token_ids = with_token_ids
+        self._with_functions = with_functions  # calls in the older form
 
     def whole(self, answers: Sequence[ChatAnswer]) -> ChatCompletion:
         reply = self._head.fields("chat.completion")
@@ -95,19 +103,55 @@ class ChatEncoder:
 
     def usage(self) -> Usage:
         session = self._session
-        return usage(len(session.prompt_token_ids), session.num_completion_tokens, session.num_cached_tokens)
+        figures = usage(len(session.prompt_token_ids), session.num_completion_tokens, session.num_cached_tokens)
+        figures["completion_tokens_details"] = {"reasoning_tokens": session.num_reasoning_tokens}
+        return figures
 
     def _choice(self, answer: ChatAnswer) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": answer.index,
-            "message": {"role": self._role, "content": answer.text, "refusal": None},
+            "message": self._message(answer),
             "logprobs": None if answer.logprobs is None else self._logprobs.chat(answer.token_ids, answer.logprobs),
-            "finish_reason": answer.finish_reason,
+            "finish_reason": self._reason(answer.finish_reason),
             "stop_reason": answer.stop_reason,
         }
         if self._with_token_ids:
             choice["token_ids"] = answer.token_ids
         return choice
+
+    def _message(self, answer: ChatAnswer) -> dict[str, Any]:
+        is_text = bool(answer.text) or not (answer.tool_calls or answer.reasoning)
+        message: dict[str, Any] = {"role": self._role, "content": answer.text if is_text else None, "refusal": None}
+        if answer.reasoning:
+            message |= dict.fromkeys(REASONING_NAMES, answer.reasoning)
+        if answer.tool_calls:
+            functions = [{"name": call.name, "arguments": call.arguments} for call in answer.tool_calls]
+            if self._with_functions:
+                message["function_call"] = functions[0]
+            else:
+                ids = [call.id for call in answer.tool_calls]
+                message["tool_calls"] = [
+                    {"id": call_id, "type": "function", "function": function}
+                    for call_id, function in zip(ids, functions, strict=True)
+                ]
+        return message
+
+    def _delta(self, event: Delta) -> dict[str, Any]:
+        if isinstance(event, TextDelta):
+            return {"content": event.text}
+        if isinstance(event, ReasoningDelta):
+            return dict.fromkeys(REASONING_NAMES, event.text)
+        if isinstance(event, ToolCallStart):
+            function = {"name": event.name, "arguments": ""}
+            call = {"index": event.call, "id": event.id, "type": "function", "function": function}
+        else:
+            assert isinstance(event, ToolArgsDelta)
+            function = {"arguments": event.text}
+            call = {"index": event.call, "function": function}
+        return {"function_call": function} if self._with_functions else {"tool_calls": [call]}
+
+    def _reason(self, reason: str | None) -> str | None:
+        return "function_call" if reason == "tool_calls" and self._with_functions else reason
 
     def stream(self, options: StreamOptions) -> "ChatStreamEncoder":
         return ChatStreamEncoder(self, options)
@@ -121,6 +165,7 @@ class ChatStreamEncoder:
         self._start = encoder._head.event_start(CHUNK)
         self._with_usage = bool(options.include_usage)
         self._usage_in_each = self._with_usage and bool(options.continuous_usage_stats)
+        self._plain = not self._usage_in_each and not encoder._with_token_ids  # text without more is worth a prebuilt frame
         self._end = b'],"usage":null}\n\n' if self._with_usage else b"]}\n\n"
         self._plain_end = b'},"logprobs":null,"finish_reason":null}' + self._end
         self._plain_starts: dict[int, bytes] = {}  # of each choice that has begun
@@ -132,10 +177,11 @@ class ChatStreamEncoder:
         if plain_start is None:
             first = self._first(index)
             plain_start = self._plain_starts[index] = self._start + b'{"index":%d,"delta":{"content":' % index
-        if isinstance(event, TextDelta):
-            if event.logprobs is None and not self._usage_in_each and not self._encoder._with_token_ids:
+        if not isinstance(event, Finish):
+            if isinstance(event, TextDelta) and event.logprobs is None and self._plain:
                 return first + plain_start + encode_json(event.text) + self._plain_end if event.text else first
-            choice: dict[str, Any] = {"index": index, "delta": {"content": event.text}, "logprobs": None, "finish_reason": None}
+            choice: dict[str, Any] = {"index": index, "delta": self._encoder._delta(event), "logprobs": None}
+            choice["finish_reason"] = None
             if event.logprobs is not None:
                 choice["logprobs"] = self._encoder._logprobs.chat(event.token_ids, event.logprobs)
             if self._encoder._with_token_ids:
@@ -145,7 +191,7 @@ class ChatStreamEncoder:
                 "index": index,
                 "delta": {},
                 "logprobs": None,
-                "finish_reason": event.reason,
+                "finish_reason": self._encoder._reason(event.reason),
                 "stop_reason": event.stop_reason,
             }
         return first + self._chunk(choice)

@@ -1,8 +1,8 @@
 """Wire types of `/v1/chat/completions`."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, WithJsonSchema
 from typing_extensions import NotRequired, TypedDict
 
 from minivllm.entrypoints.openai.shared_schema import Bool, GenerationRequest, Int, Usage
@@ -38,20 +38,38 @@ class ChatMessage(BaseModel):
     content: Content = None
 
 
+class FunctionDefinition(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: Bool | None = None
+
+
+class ToolDefinition(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["function"] = "function"
+    function: FunctionDefinition
+
+
 class ChatCompletionRequest(GenerationRequest):
     messages: list[ChatMessage]
     max_completion_tokens: Int | None = None
     logprobs: Bool | None = None
     top_logprobs: Int | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[ToolDefinition] | None = None
     tool_choice: str | dict[str, Any] | None = None
     parallel_tool_calls: Bool | None = None
+    functions: list[FunctionDefinition] | None = None
+    function_call: str | dict[str, Any] | None = None
     add_generation_prompt: Bool | None = None
     continue_final_message: Bool | None = None
     chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     documents: list[dict[str, Any]] | None = None
-    reasoning_effort: str | None = Field(None, max_length=32)
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
     include_reasoning: Bool | None = None
 
 
@@ -69,10 +87,25 @@ class ChatLogprobs(TypedDict):
     content: list[TokenLogprob]
 
 
+class CalledFunction(TypedDict):
+    name: str
+    arguments: str
+
+
+class ToolCallMessage(TypedDict):
+    id: str
+    type: str
+    function: CalledFunction
+
+
 class ReplyMessage(TypedDict):
     role: str
     content: str | None
     refusal: str | None
+    reasoning_content: NotRequired[str]
+    reasoning: NotRequired[str]
+    tool_calls: NotRequired[list[ToolCallMessage]]
+    function_call: NotRequired[CalledFunction]
 
 
 class ChatChoice(TypedDict):

@@ -8,8 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from minivllm.entrypoints.chat.collect import fold
-from minivllm.entrypoints.chat.prompt import ChatPrompts
-from minivllm.entrypoints.chat.session import ChatSession
+from minivllm.entrypoints.chat.session import ChatSession, ChatSessions
 from minivllm.entrypoints.http.dependencies import new_request_id
 from minivllm.entrypoints.http.sse import EventStream, until_disconnect
 from minivllm.entrypoints.openai import chat_codec
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
 
 class OpenAIServingChat:
-    def __init__(self, engine: "AsyncLLMEngine", prompts: ChatPrompts, fingerprint: str, response_role: str):
+    def __init__(self, engine: "AsyncLLMEngine", sessions: ChatSessions, fingerprint: str, response_role: str):
         self._engine = engine
-        self._prompts = prompts
+        self._sessions = sessions
         self._fingerprint = fingerprint
         self._role = response_role
 
@@ -37,16 +36,14 @@ class OpenAIServingChat:
         options = sampling.check_stream_options(body)
         request_id = new_request_id("chatcmpl", body.request_id, raw_request)
         request = chat_codec.decode(body, config.generation.defaults, config.model.max_logprobs)
-        params = request.sampling_params
-        self._engine.check_admission(params.n)
-        prompt = await self._prompts.render(request)
-        session = ChatSession(self._engine, prompt, params, request_id, request.priority, request.timeout)
+        session = await self._sessions.open(request, request_id)
         encoder = chat_codec.ChatEncoder(
             ReplyHead(request_id, model, self._fingerprint),
             session,
-            LogprobsCodec(self._engine.tokenizer, params.logprobs or 0, bool(body.return_tokens_as_token_ids)),
+            LogprobsCodec(self._engine.tokenizer, request.sampling_params.logprobs or 0, bool(body.return_tokens_as_token_ids)),
             request.messages[-1]["role"] if request.continue_final_message else self._role,
             with_token_ids=bool(body.return_token_ids),
+            with_functions=body.functions is not None,
         )
         if body.stream:
             return EventStream(_stream(session, encoder, options))

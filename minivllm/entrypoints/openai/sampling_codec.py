@@ -80,7 +80,7 @@ _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "watermarking": _falsy,
     "audio": _never,
     "modalities": lambda value: value == ["text"],
-    "functions": _falsy,
+    "functions": _falsy,  # fields of chat requests
     "function_call": lambda value: value in ("none", "auto"),
     "web_search_options": _never,
     "mm_processor_kwargs": _falsy,

@@ -6,13 +6,44 @@ from minivllm.messages.output import Logprob
 
 
 @dataclass(slots=True)
-class TextDelta:
-    """New text of choice `index`. `text` may be empty while tokens wait for the rest of a character or stop string."""
+class Delta:
+    """Something new in choice `index`. Each token of the answer comes with exactly one delta, in order: the first one that
+    was made when the token arrived."""
 
     index: int
+    token_ids: list[int] = field(default_factory=list, kw_only=True)
+    logprobs: list[dict[int, Logprob]] | None = field(default=None, kw_only=True)  # one dict a token of `token_ids`
+
+
+@dataclass(slots=True)
+class TextDelta(Delta):
+    """`text` may be empty while tokens wait for the rest of a character, stop string or marker."""
+
     text: str
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[dict[int, Logprob]] | None = None  # one dict a token of `token_ids`
+
+
+@dataclass(slots=True)
+class ReasoningDelta(Delta):
+    """What the model thinks before it answers."""
+
+    text: str
+
+
+@dataclass(slots=True)
+class ToolCallStart(Delta):
+    """The model calls a tool: its `call`-th one, counted from 0. The arguments follow."""
+
+    call: int
+    id: str
+    name: str
+
+
+@dataclass(slots=True)
+class ToolArgsDelta(Delta):
+    """More of the JSON text of the arguments of call `call`."""
+
+    call: int
+    text: str
 
 
 @dataclass(slots=True)
@@ -20,8 +51,9 @@ class Finish:
     """The last event of choice `index`."""
 
     index: int
-    reason: str  # "stop", "length", "abort"
+    reason: str  # "stop", "length", "tool_calls" (the answer ends with complete calls), "abort"
     stop_reason: int | str | None = None
+    num_reasoning_tokens: int = 0
 
 
-ChatEvent = TextDelta | Finish
+ChatEvent = TextDelta | ReasoningDelta | ToolCallStart | ToolArgsDelta | Finish

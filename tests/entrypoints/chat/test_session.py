@@ -57,7 +57,7 @@ def test_closing_the_events_aborts_the_request():
 
 def test_failed_choice_is_an_error():
     class Failing(FakeEngine):
-        async def generate(self, prompt, sampling_params, request_id, *, priority=0, arrival_time=None):
+        async def generate(self, prompt, sampling_params, request_id, **options):
             yield RequestOutput("id", None, [1], None, [CompletionOutput(0, finish_reason="error")], True)
 
     with pytest.raises(ServerError):

@@ -8,7 +8,13 @@ from minivllm.messages.sampling_params import OutputKind, SamplingParams
 
 CHAT = "/v1/chat/completions"
 HI = [{"role": "user", "content": "Hi"}]
-USAGE = {"prompt_tokens": 4, "completion_tokens": 2, "total_tokens": 6, "prompt_tokens_details": {"cached_tokens": 0}}
+USAGE = {
+    "prompt_tokens": 4,
+    "completion_tokens": 2,
+    "total_tokens": 6,
+    "prompt_tokens_details": {"cached_tokens": 0},
+    "completion_tokens_details": {"reasoning_tokens": 0},
+}
 
 
 @pytest.fixture

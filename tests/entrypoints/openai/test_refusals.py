@@ -94,7 +94,6 @@ def test_parameter(client, path, fields, param, message):
         ("prompt_embeds", "AAAA"),
         ("truncation_side", "right"),
         ("suffix", "x"),
-        ("functions", [{"name": "f"}]),
         ("audio", {"voice": "x"}),
     ],
 )
@@ -120,8 +119,6 @@ def test_unsupported_constraint_is_never_ignored(client, path, name, value):
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}] * 2000}]}, "messages[0].content[0].text"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages[0].content[0]"),
         ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, "messages[0].tool_calls[0]"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
-        ({"tools": [{"type": "function"}], "tool_choice": "required"}, "tools"),
         ({"tool_choice": "required"}, "tool_choice"),
         ({"top_logprobs": 2}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
