@@ -9,6 +9,7 @@ from typing import Any
 from minivllm.config.engine_config import EngineConfig
 from minivllm.core import remote
 from minivllm.core.scheduler.scheduler import Scheduler
+from minivllm.core.scheduler.step_costs import StepCosts
 from minivllm.executor.base import Executor
 from minivllm.messages.output import TokenOutput, TokenOutputs
 from minivllm.messages.request import EngineRequest
@@ -23,12 +24,12 @@ class EngineCore:
         config: EngineConfig,
         executor: Executor,
         num_blocks: int,
-        num_step_tokens: int | None = None,
+        costs: StepCosts | None = None,
         depth: int | None = None,
     ):
-        """`num_step_tokens`: most tokens in a step, if not as configured."""
+        """`costs`: how long steps take, if they are to be limited by that."""
         self.executor = executor
-        self.scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.model.max_model_len, num_step_tokens)
+        self.scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.model.max_model_len, costs)
         self._depth = depth or executor.max_in_flight
         self._in_flight: deque[tuple[StepPlan, Future[StepResult]]] = deque()
         self._stats_due = False  # something changed since the last stats were sent

@@ -1,10 +1,10 @@
 """From a config to a core that can serve: workers, weights, KV cache, scheduler, warm-up. The one door to torch."""
 
-import math
 import os
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.core.engine_core import EngineCore
+from minivllm.core.scheduler.step_costs import StepCosts
 from minivllm.errors import ConfigError
 from minivllm.executor.base import Executor
 from minivllm.executor.uniproc import UniprocExecutor
@@ -15,9 +15,6 @@ from minivllm.utils.logging import get_logger
 logger = get_logger(__name__)
 
 _GIB = 1024**3
-_STEP_SECONDS = 0.08  # of a step of nothing but one prompt: 0.1 s with the decoding requests beside it, and far into a prompt
-_MIN_STEP_TOKENS = 128
-_STEP_TOKENS_MULTIPLE = 64  # rows of the kernels' larger tiles
 
 
 def build_core(config: EngineConfig, progress: bool = False) -> tuple[EngineCore, EngineReady]:
@@ -29,7 +26,7 @@ def build_core(config: EngineConfig, progress: bool = False) -> tuple[EngineCore
         num_blocks = _count_blocks(config, executor)
         executor.call_all("allocate_kv", num_blocks)
         executor.call_all("warm_up")
-        core = EngineCore(config, executor, num_blocks, _count_step_tokens(config, executor))
+        core = EngineCore(config, executor, num_blocks, _measure_costs(config, executor))
     except BaseException:
         executor.shutdown()
         raise
@@ -72,28 +69,16 @@ def _count_blocks(config: EngineConfig, executor: Executor) -> int:
     )
 
 
-def _count_step_tokens(config: EngineConfig, executor: Executor) -> int:
-    """Tokens in a step: as given, or so few that running streams need not wait long for a step with a long prompt in it."""
-    scheduler = config.scheduler
-    if not scheduler.max_num_batched_tokens_auto:
-        return scheduler.max_num_batched_tokens
+def _measure_costs(config: EngineConfig, executor: Executor) -> StepCosts | None:
+    """What limits a step beside a number of tokens that was given: nothing. Otherwise the time it takes, by a measurement."""
+    if not config.scheduler.max_num_batched_tokens_auto:
+        return None
     times: list[tuple[int, float]] = executor.call_all("time_prefills")[0]  # workers go in step: one speaks for all
-    fitting = min(_tokens_within(_STEP_SECONDS, times), scheduler.max_num_batched_tokens)
-    lowest = -(-max(_MIN_STEP_TOKENS, scheduler.max_num_seqs) // _STEP_TOKENS_MULTIPLE) * _STEP_TOKENS_MULTIPLE
-    num_tokens = max(int(fitting) // _STEP_TOKENS_MULTIPLE * _STEP_TOKENS_MULTIPLE, lowest)
-    measured = ", ".join(f"{length} take {1e3 * seconds:.0f} ms" for length, seconds in times) or "too few to measure"
-    logger.info("Steps of at most %d tokens (%s); --max-num-batched-tokens sets another number", num_tokens, measured)
-    return num_tokens
-
-
-def _tokens_within(seconds: float, times: list[tuple[int, float]]) -> float:
-    """Length of the prompt that takes `seconds`, on the line through the last two measurements."""
     if not times:
-        return math.inf
-    (length, elapsed), (shorter, less) = times[-1], times[-2] if len(times) > 1 else (0, 0.0)
-    # Only a part of a step's time is the same for any length: a line flatter than that comes from a disturbed measurement.
-    slope = max((elapsed - less) / (length - shorter), elapsed / length / 2)
-    return length + (seconds - elapsed) / slope
+        return None
+    measured = ", ".join(f"{length} tokens take {1e3 * seconds:.0f} ms" for length, seconds in times)
+    logger.info("Steps are limited by their time (%s); --max-num-batched-tokens sets a number of tokens instead", measured)
+    return StepCosts.from_prompts(times)
 
 
 def _advice(config: EngineConfig, fitting: int) -> str:

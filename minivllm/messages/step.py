@@ -64,3 +64,4 @@ class SlotResult(msgspec.Struct, array_like=True):
 class StepResult(msgspec.Struct, array_like=True):
     step_id: int
     results: list[SlotResult]
+    seconds: float | None = None  # that the worker took, where it was measured

@@ -99,7 +99,10 @@ class Worker:
     def execute(self, plan: StepPlan) -> StepResult:
         """One step. A request that fails alone has an error in its result; an exception means that the worker is broken."""
         assert self._runner is not None and self._pool is not None and self._pool.layers, "the worker is not ready"
-        return self._runner.execute(plan, self._pool.layers)
+        begin = time.perf_counter()
+        result = self._runner.execute(plan, self._pool.layers)
+        result.seconds = time.perf_counter() - begin
+        return result
 
     def check_health(self) -> None:
         """A CPU worker is healthy as long as its process is."""

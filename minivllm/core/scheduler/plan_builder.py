@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from minivllm.core.scheduler.request import Request
+from minivllm.core.scheduler.step_costs import StepWork
 from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
 
 
@@ -11,7 +12,7 @@ class PlanBuilder:
     new: list[NewSlot] = field(default_factory=list)
     scheduled: list[ScheduledSlot] = field(default_factory=list)
     members: list[tuple[Request, int]] = field(default_factory=list)  # request and its epoch, one per scheduled slot
-    num_tokens: int = 0
+    work: StepWork = field(default_factory=StepWork)
 
     def enter(self, request: Request) -> None:
         """The request takes its slot. Lists are copied: the worker appends to its own, we to ours."""
@@ -36,7 +37,7 @@ class PlanBuilder:
         sample = num_tokens == request.num_needed
         self.scheduled.append(ScheduledSlot(request.slot, num_tokens, request.num_computed, new_block_ids, sample))
         self.members.append((request, request.epoch))
-        self.num_tokens += num_tokens
+        self.work.add(num_tokens, request.num_computed)
         request.num_computed += num_tokens
         request.num_pending += sample
 

@@ -17,6 +17,8 @@ from minivllm.core.scheduler.plan_builder import PlanBuilder
 from minivllm.core.scheduler.queues import POLICIES, WaitingQueue
 from minivllm.core.scheduler.request import OrderKey, Request, Status
 from minivllm.core.scheduler.rules import make_rules
+from minivllm.core.scheduler.step_budget import StepBudget
+from minivllm.core.scheduler.step_costs import StepCosts
 from minivllm.messages.output import TokenOutput
 from minivllm.messages.request import EngineRequest
 from minivllm.messages.stats import RequestState, SchedulerStats
@@ -35,15 +37,15 @@ class Scheduler:
         cache: CacheConfig,
         num_blocks: int,
         max_model_len: int,
-        num_step_tokens: int | None = None,
+        costs: StepCosts | None = None,
     ):
-        """`num_step_tokens` comes in the place of the config's max_num_batched_tokens where that was found by measuring."""
+        """With `costs`, a step is limited by the time it takes, too."""
         self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
         # A sequence that grows beyond the whole pool could never be computed, so the pool is a length limit too.
         self.max_model_len = min(max_model_len, num_blocks * cache.block_size)
         self._config = config
-        self._num_step_tokens = num_step_tokens or config.max_num_batched_tokens
-        if not config.enable_chunked_prefill and self._num_step_tokens < self.max_model_len:
+        self._budget = StepBudget(config.max_num_batched_tokens, costs)
+        if not config.enable_chunked_prefill and config.max_num_batched_tokens < self.max_model_len:
             raise ValueError("without chunked prefill, a step must have room for max_model_len tokens")
         self._order = POLICIES[config.scheduling_policy]
         self._rules = make_rules(config)
@@ -53,7 +55,7 @@ class Scheduler:
         self._running: list[Request] = []  # sorted by order: victims are at the end
         self._free_slots = list(range(config.max_num_seqs))  # a heap: low slots first keeps the worker's rows dense
         self._freed_slots: list[int] = []  # not yet told to the worker
-        self._in_flight: dict[int, list[tuple[Request, int]]] = {}  # step id → members and their epochs
+        self._in_flight: dict[int, PlanBuilder] = {}  # by step id
         self._refused: list[TokenOutput] = []
         self._stats = SchedulerStats()
 
@@ -87,6 +89,7 @@ class Scheduler:
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to compute now."""
         builder = PlanBuilder()
+        self._budget.start(self._running)
         for rule in self._rules:
             rule.start_step()
         if self._continue_running(builder):
@@ -94,10 +97,10 @@ class Scheduler:
         if not builder.scheduled:
             return None
         self._stats.num_steps += 1
-        self._stats.num_batched_tokens += builder.num_tokens
+        self._stats.num_batched_tokens += builder.work.num_tokens
         plan = builder.build(self._stats.num_steps, self._freed_slots)
         self._freed_slots = []
-        self._in_flight[plan.step_id] = builder.members
+        self._in_flight[plan.step_id] = builder
         return plan
 
     def apply(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
@@ -105,7 +108,9 @@ class Scheduler:
         assert result.step_id == plan.step_id, "a result belongs to another step"
         by_slot = {r.slot: r for r in result.results}
         outputs: list[TokenOutput] = []
-        for (request, epoch), scheduled in zip(self._in_flight.pop(plan.step_id), plan.scheduled, strict=True):
+        built = self._in_flight.pop(plan.step_id)
+        self._budget.learn(built.work, result.seconds)
+        for (request, epoch), scheduled in zip(built.members, plan.scheduled, strict=True):
             if request.epoch != epoch:
                 continue  # preempted or ended since
             slot_result = by_slot.get(scheduled.slot) or SlotResult(scheduled.slot, [])
@@ -159,18 +164,18 @@ class Scheduler:
         """Give the running what they need, taking blocks from the last ones if there are none. False if one was preempted."""
         running = self._running
         num_before = len(running)
-        budget = self._num_step_tokens
         index = 0
-        while index < len(running) and budget > 0:
+        while index < len(running) and not self._budget.is_spent:
             request = running[index]
             index += 1
-            num_tokens = self._limit(request, min(request.num_needed, budget))
+            num_needed = request.num_needed
+            num_tokens = self._limit(request, self._budget.fit(num_needed, request.num_computed))
             if num_tokens == 0:
                 continue
             new_block_ids = self._grow(request, request.num_computed + num_tokens)
             if new_block_ids is None:
                 break
-            budget -= num_tokens
+            self._budget.spend(num_tokens, request.num_computed, is_stream=num_needed == 1)
             self._schedule(builder, request, num_tokens, new_block_ids)
         return len(running) == num_before
 
@@ -188,15 +193,15 @@ class Scheduler:
         skipped: list[Request] = []
         unfinished = [r for r in self._running if r.num_computed < len(r.tokens)]
         while self._free_slots and len(skipped) < _MAX_SKIPPED and (request := self._waiting.peek()) is not None:
-            budget = self._num_step_tokens - builder.num_tokens
-            if budget == 0:
+            if self._budget.is_spent:
                 break
             cached = self.kv_cache.match_prefix(request.blocks, request.tokens, request.max_cached_tokens)
             num_cached_tokens = len(cached) * self.kv_cache.block_size
             num_needed = len(request.tokens) - num_cached_tokens
-            if num_needed > budget and not self._config.enable_chunked_prefill:
+            fitting = self._budget.fit(num_needed, num_cached_tokens)
+            if fitting == 0 or (fitting < num_needed and not self._config.enable_chunked_prefill):
                 break
-            num_tokens = self._limit(request, min(num_needed, budget))
+            num_tokens = self._limit(request, fitting)
             if num_tokens == 0 or self._is_coming(request, len(cached), unfinished):
                 skipped.append(self._waiting.pop())
                 continue
@@ -205,6 +210,7 @@ class Scheduler:
             if self.kv_cache.allocate(request.blocks, len(request.tokens), cached, spare) is None:
                 break
             self._waiting.pop()
+            self._budget.spend(num_tokens, num_cached_tokens, is_stream=False)
             self._enter(builder, request, num_cached_tokens)
             self._schedule(builder, request, num_tokens, [])
             if request.num_computed < len(request.tokens):
