@@ -38,8 +38,9 @@ def measure(params: SamplingParams, logits: torch.Tensor, repeats: int) -> list[
     for slot in range(rows):
         tokens = torch.randint(vocab, (PROMPT + OUTPUT,)).tolist()
         new.append(NewSlot(slot, f"r{slot}", tokens, PROMPT, 0, [0], params, [], []))
-        sampler.add(new[-1])
-    slots.apply(StepPlan(0, [], new, []))
+    plan = StepPlan(0, [], new, [])
+    slots.apply(plan)
+    sampler.start_step(plan)
     times = []
     for _ in range(repeats):
         begin = time.perf_counter()

@@ -39,7 +39,19 @@ MAY_IMPORT = {
 # The compiled module and the package itself are no parts.
 NO_PART = {"_cpu", "minivllm"}
 
-NO_TORCH = ("core/scheduler", "core/kv_cache", "messages", "config", "ipc", "metrics", "text", "engine", "entrypoints", "utils")
+NO_TORCH = (
+    "core/scheduler",
+    "core/kv_cache",
+    "core/grammar",
+    "messages",
+    "config",
+    "ipc",
+    "metrics",
+    "text",
+    "engine",
+    "entrypoints",
+    "utils",
+)
 HEAVY = {"torch", "transformers", "triton", "torchvision"}
 
 # Where an import inside a function is meant: what is heavy and not always needed, and what begins a process.
@@ -49,6 +61,7 @@ IMPORTS_IN_FUNCTIONS = {
     "text/tokenizer.py": {"transformers"},  # only without tokenizer.json
     "engine/client.py": {"minivllm"},  # core.startup, the one door to torch
     "core/process.py": {"minivllm"},  # a process start
+    "core/grammar/manager.py": {"minivllm"},  # llguidance, only with the first grammar
     "entrypoints/http/lifecycle.py": {"minivllm"},  # a process start, likewise
     "entrypoints/cli/bench/offline.py": {"minivllm"},  # LLM, with torch: the help comes without
     "entrypoints/cli/bench/plot.py": {"matplotlib"},  # only with --plot

@@ -8,6 +8,8 @@ from typing import Any
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.core import remote
+from minivllm.core.grammar.manager import GrammarManager
+from minivllm.core.grammar.waiting_room import WaitingRoom
 from minivllm.core.scheduler.scheduler import Scheduler
 from minivllm.core.scheduler.step_costs import StepCosts
 from minivllm.executor.base import Executor
@@ -30,6 +32,8 @@ class EngineCore:
         """`costs`: how long steps take, if they are to be limited by that."""
         self.executor = executor
         self.scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.model.max_model_len, costs)
+        self.grammars = GrammarManager()
+        self._waiting_room = WaitingRoom(self.grammars)
         self._depth = depth or executor.max_in_flight
         self._in_flight: deque[tuple[StepPlan, Future[StepResult]]] = deque()
         self._stats_due = False  # something changed since the last stats were sent
@@ -37,13 +41,17 @@ class EngineCore:
     def add(self, requests: Iterable[EngineRequest]) -> None:
         """Queue requests; ValueError if an id is in use."""
         for request in requests:
-            self.scheduler.add(request)
+            form = request.sampling_params.structured_outputs
+            if form is None:
+                self.scheduler.add(request)
+            else:
+                self._waiting_room.add(request, form)
         self._stats_due = True
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests without a further output. Unknown ids ended already and are fine."""
         for request_id in request_ids:
-            if self.scheduler.abort(request_id):
+            if self._waiting_room.abort(request_id) or self.scheduler.abort(request_id):
                 self._stats_due = True
 
     def step(self) -> TokenOutputs | None:
@@ -51,13 +59,15 @@ class EngineCore:
 
         None if there is nothing to tell. An exception means that the executor failed and this core is finished.
         """
+        outputs: list[TokenOutput] = self._take_compiled() if self._waiting_room else []
         if len(self._in_flight) < self._depth:
             plan = self.scheduler.plan()
             if plan is not None:
                 self._in_flight.append((plan, self.executor.execute(plan)))
-                if len(self._in_flight) < self._depth and not self._in_flight[0][1].done():
+                if len(self._in_flight) < self._depth and not self._in_flight[0][1].done() and not outputs:
                     return None
-        outputs: list[TokenOutput] = []
+            elif self._waiting_room and not self._in_flight and not outputs:
+                self._waiting_room.wait()
         if self._in_flight:
             plan, future = self._in_flight.popleft()
             outputs += self.scheduler.apply(plan, future.result())
@@ -70,7 +80,7 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """Whether `step` should be called; while False the caller may sleep until the next `add`."""
-        return self._stats_due or bool(self._in_flight) or self.scheduler.has_work()
+        return self._stats_due or bool(self._in_flight or self._waiting_room) or self.scheduler.has_work()
 
     def call(self, method: str, args: list[Any]) -> object:
         """Call a `@remote` method by name; ClientError if there is none."""
@@ -78,4 +88,12 @@ class EngineCore:
 
     def shutdown(self) -> None:
         """Free the workers. May be called twice."""
+        self.grammars.shutdown()
         self.executor.shutdown()
+
+    def _take_compiled(self) -> list[TokenOutput]:
+        """Hand requests whose grammar is there to the scheduler; the outputs of those that have none."""
+        ready, failed = self._waiting_room.take()
+        for request, grammar in ready:
+            self.scheduler.add(request, grammar)
+        return failed

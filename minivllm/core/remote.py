@@ -3,7 +3,9 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from minivllm.core.grammar.waiting_room import describe
 from minivllm.errors import ClientError
+from minivllm.messages.structured_outputs import StructuredOutputsParams
 
 if TYPE_CHECKING:
     from minivllm.core.engine_core import EngineCore
@@ -50,4 +52,23 @@ def request_states(core: "EngineCore") -> object:
 def check_health(core: "EngineCore") -> bool:
     """True, or an error that says which worker is unwell."""
     core.executor.check_health()
+    return True
+
+
+@remote
+def set_tokenizer(
+    core: "EngineCore", tokenizer: str, eos_token_ids: list[int], special_ids: dict[str, int], vocab_size: int
+) -> bool:
+    """What grammars need to know of the tokenizer; see `GrammarManager`."""
+    core.grammars.set_tokenizer(tokenizer, eos_token_ids, special_ids, vocab_size)
+    return True
+
+
+@remote
+def compile_grammar(core: "EngineCore", params: StructuredOutputsParams) -> bool:
+    """Wait until a grammar is compiled: ClientError now, where a request would end with it. For use in one process."""
+    try:
+        core.grammars.compile(params).result()
+    except ValueError as error:
+        raise ClientError(describe(params, error), param=params.blamed_field) from error
     return True

@@ -110,6 +110,8 @@ class AsyncLLMEngine:
         await self.start()
         self.check_admission(sampling_params.n)
         tokenized = await self._tokenize(prompt)
+        if sampling_params.structured_outputs is not None:
+            await self._client.call_once("set_tokenizer", self._inputs.grammar_facts)
         self._num_requests += 1
         core_id = f"{request_id}#{self._num_requests}"
         request = self._inputs.process(core_id, tokenized, sampling_params, priority, arrival_time)

@@ -51,7 +51,7 @@ class Choice:
         ids, finish = output.token_ids, output.finish_reason
         if self._detokenizer is not None:
             # A stop token is an output token, but its text is not output.
-            hidden = finish == FinishReason.STOP and not self._params.include_stop_str_in_output
+            hidden = finish == FinishReason.STOP and not (self._params.include_stop_str_in_output or output.grammar_ended)
             shown = ids[:-1] if hidden else ids
             if self._stops is None:
                 text = self._detokenizer.feed(shown)

@@ -1,6 +1,6 @@
 """How the engine reaches its core: add, abort, outputs, call, close. Here in-process; in `process_client` by sockets."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from minivllm.messages.output import EngineReady, TokenOutputs
@@ -17,6 +17,9 @@ class AsyncCoreClient(Protocol):
     def abort(self, request_ids: Sequence[str]) -> None: ...
     async def outputs(self) -> TokenOutputs: ...
     async def call(self, method: str, args: Sequence[Any]) -> object: ...
+    async def call_once(self, method: str, make_args: Callable[[], Sequence[Any]]) -> object:
+        """The result of the first such call; `make_args` may take its time, and runs in a thread."""
+
     def close(self) -> None: ...
 
 
@@ -37,6 +40,7 @@ class InprocClient:
     def __init__(self, core: LocalCore, ready: EngineReady):
         self.ready = ready
         self._core = core
+        self._results: dict[str, object] = {}  # of `call_once`
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
         self._core.add(requests)
@@ -49,6 +53,12 @@ class InprocClient:
 
     def call(self, method: str, args: Sequence[Any]) -> object:
         return self._core.call(method, list(args))
+
+    def call_once(self, method: str, make_args: Callable[[], Sequence[Any]]) -> object:
+        """The result of the first such call."""
+        if method not in self._results:
+            self._results[method] = self.call(method, make_args())
+        return self._results[method]
 
     def close(self) -> None:
         self._core.shutdown()

@@ -57,6 +57,12 @@ class InputProcessor:
             raise ClientError("A prompt object needs `prompt` (a text) or `prompt_token_ids`.", param="prompt")
         return TokenizedPrompt(self._tokenizer.encode(text), text, salt)
 
+    def grammar_facts(self) -> tuple[str, list[int], dict[str, int], int]:
+        """What the core must know of the tokenizer before its first grammar: arguments of its `set_tokenizer`."""
+        tokenizer = self._tokenizer
+        special_ids = {tokenizer.added_tokens[index]: index for index in tokenizer.special_ids}
+        return tokenizer.to_json(), self._eos_token_ids, special_ids, tokenizer.size
+
     def process(
         self,
         request_id: str,

@@ -6,7 +6,7 @@ from time import monotonic
 from minivllm.engine.choice import Choice
 from minivllm.engine.fanout import divide
 from minivllm.engine.request_stream import RequestStream
-from minivllm.errors import DeadlineError, MinivllmError, ServerError
+from minivllm.errors import ClientError, DeadlineError, MinivllmError, ServerError
 from minivllm.messages.output import TokenOutput, TokenOutputs
 from minivllm.messages.request import EngineRequest
 from minivllm.metrics.recorder import FinishedRequest, Recorder, StepRecord
@@ -70,7 +70,7 @@ class OutputProcessor:
                 if hit:
                     aborts.append(output.request_id)
                 if output.error is not None:
-                    aborts += self._break(stream, ServerError(output.error))
+                    aborts += self._break(stream, _error(output.error, output.error_param))
         self._recorder.record_step(record, batch.stats)
         self._rest_if_idle()
         return touched, aborts
@@ -131,6 +131,10 @@ class OutputProcessor:
     def _rest_if_idle(self) -> None:
         if not self._choices:
             self._recorder.set_idle()
+
+
+def _error(message: str, param: str | None) -> MinivllmError:
+    return ServerError(message) if param is None else ClientError(message, param=param)
 
 
 def _finished(stream: RequestStream, choice: Choice) -> FinishedRequest:

@@ -3,7 +3,7 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -34,6 +34,7 @@ class ProcessClient:
         self._ready: asyncio.Future[EngineReady] | None = None
         self._calls: dict[int, asyncio.Future[object]] = {}
         self._num_calls = 0
+        self._once: dict[str, asyncio.Task[object]] = {}
         self._unsent: deque[bytes] = deque()
         self._pidfd: int | None = None
         self._poll: asyncio.TimerHandle | None = None
@@ -80,6 +81,12 @@ class ProcessClient:
         finally:
             del self._calls[call_id]
 
+    async def call_once(self, method: str, make_args: Callable[[], Sequence[Any]]) -> object:
+        task = self._once.get(method)
+        if task is None:
+            task = self._once[method] = asyncio.create_task(self._make_and_call(method, make_args), name=method)
+        return await asyncio.shield(task)
+
     def close(self) -> None:
         """End the core; whoever still waits for it gets `EngineDeadError`."""
         self._stop_watching()
@@ -89,6 +96,9 @@ class ProcessClient:
             self._process.close()
         else:
             self._process.close(patience=0)  # while it loads it does not look at its stdin
+
+    async def _make_and_call(self, method: str, make_args: Callable[[], Sequence[Any]]) -> object:
+        return await self.call(method, await asyncio.to_thread(make_args))
 
     def _send(self, message: AddRequests | AbortRequests | CallMethod) -> None:
         if self._error is not None:

@@ -45,6 +45,9 @@ class LLMEngine:
         arrival_time = monotonic()
         self._num_requests += 1
         tokenized = self._inputs.tokenize(prompt)
+        if params.structured_outputs is not None:
+            self._client.call_once("set_tokenizer", self._inputs.grammar_facts)
+            self._client.call("compile_grammar", [params.structured_outputs])
         core_id = f"{request_id}#{self._num_requests}"
         request = self._inputs.process(core_id, tokenized, params, priority, arrival_time)
         self._client.add(self._outputs.add(request_id, tokenized.text, request)[1])

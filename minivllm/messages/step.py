@@ -34,11 +34,19 @@ class ScheduledSlot(msgspec.Struct, array_like=True):
     sample: bool  # the last of these tokens is the last known one: its logits give the next token
 
 
+class TokenMask(msgspec.Struct, array_like=True):
+    """Which tokens may come next in a slot: bit i % 8 of byte i // 8 is token i."""
+
+    slot: int
+    bits: bytes
+
+
 class StepPlan(msgspec.Struct, array_like=True):
     step_id: int
     freed_slots: list[int]  # applied first: their rows are free again
     new: list[NewSlot]
     scheduled: list[ScheduledSlot]  # every slot with work in this step, new ones included
+    masks: list[TokenMask] = []  # of the slots that are sampled under a grammar
 
     @property
     def num_tokens(self) -> int:
@@ -59,6 +67,7 @@ class SlotResult(msgspec.Struct, array_like=True):
     logprobs: list[TokenLogprobs] | None = None  # one entry a sampled token, if asked for
     prompt_logprobs: list[TokenLogprobs] | None = None  # for the prompt positions finished in this step, in order
     error: str | None = None  # this request failed alone (e.g. NaN logits); the others are unharmed
+    error_param: str | None = None  # the field that the user must change; None: the error is ours
 
 
 class StepResult(msgspec.Struct, array_like=True):

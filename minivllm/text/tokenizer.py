@@ -65,6 +65,10 @@ class Tokenizer:
         except OverflowError as error:
             raise ClientError("Token ids must be non-negative 32-bit integers.", param="tokens") from error
 
+    def to_json(self) -> str:
+        """The text of a tokenizer.json that says all."""
+        return self.backend.to_str()
+
     def id_of(self, token: str) -> int | None:
         """Id of the token spelled `token` in the vocabulary."""
         return self.backend.token_to_id(token)

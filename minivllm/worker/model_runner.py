@@ -30,10 +30,7 @@ class ModelRunner:
 
     def execute(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> StepResult:
         self._slots.apply(plan)
-        for slot in plan.freed_slots:
-            self._sampler.remove(slot)
-        for new in plan.new:
-            self._sampler.add(new)
+        self._sampler.start_step(plan)
         if not plan.scheduled:
             return StepResult(plan.step_id, [])
         inputs = self._builder.build(plan)
@@ -56,11 +53,10 @@ class ModelRunner:
 
 
 def _result(slot: int, sampled: Sampled | None, prompt_logprobs: list[TokenLogprobs] | None) -> SlotResult:
-    error = sampled.error if sampled is not None else None
-    if error is None and prompt_logprobs and not is_finite(prompt_logprobs):
-        error = NAN_LOGITS
-    if error is not None:
-        return SlotResult(slot, [], error=error)
+    if sampled is not None and sampled.error is not None:
+        return SlotResult(slot, [], error=sampled.error, error_param=sampled.error_param)
+    if prompt_logprobs and not is_finite(prompt_logprobs):
+        return SlotResult(slot, [], error=NAN_LOGITS)
     if sampled is None:
         return SlotResult(slot, [], prompt_logprobs=prompt_logprobs)
     logprobs = None if sampled.logprobs is None else [sampled.logprobs]

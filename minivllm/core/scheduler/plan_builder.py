@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from minivllm.core.scheduler.request import Request
 from minivllm.core.scheduler.step_costs import StepWork
-from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
+from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan, TokenMask
 
 
 @dataclass(slots=True)
@@ -12,6 +12,7 @@ class PlanBuilder:
     new: list[NewSlot] = field(default_factory=list)
     scheduled: list[ScheduledSlot] = field(default_factory=list)
     members: list[tuple[Request, int]] = field(default_factory=list)  # request and its epoch, one per scheduled slot
+    masks: list[TokenMask] = field(default_factory=list)
     work: StepWork = field(default_factory=StepWork)
 
     def enter(self, request: Request) -> None:
@@ -38,8 +39,10 @@ class PlanBuilder:
         self.scheduled.append(ScheduledSlot(request.slot, num_tokens, request.num_computed, new_block_ids, sample))
         self.members.append((request, request.epoch))
         self.work.add(num_tokens, request.num_computed)
+        if sample and request.grammar is not None:
+            self.masks.append(TokenMask(request.slot, request.grammar.bitmask()))
         request.num_computed += num_tokens
         request.num_pending += sample
 
     def build(self, step_id: int, freed_slots: list[int]) -> StepPlan:
-        return StepPlan(step_id, freed_slots, self.new, self.scheduled)
+        return StepPlan(step_id, freed_slots, self.new, self.scheduled, self.masks)

@@ -3,6 +3,7 @@
 import enum
 from dataclasses import dataclass, field
 
+from minivllm.core.grammar.grammar import Grammar
 from minivllm.core.kv_cache.manager import SequenceBlocks
 from minivllm.messages.request import EngineRequest
 from minivllm.messages.step import TokenLogprobs
@@ -25,6 +26,7 @@ class Request:
     max_length: int  # it ends when it has this many tokens
     blocks: SequenceBlocks
     tokens: list[int]  # prompt and accepted output
+    grammar: Grammar | None = None  # follows the accepted output
     status: Status = Status.WAITING
     slot: int = -1
     num_computed: int = 0

@@ -30,6 +30,13 @@ class KnownEnd(Rule):
         return num_tokens
 
 
+class LiveGrammar(Rule):
+    """Which token may come depends on the one before: a request with a grammar waits for that."""
+
+    def limit(self, request: Request, num_tokens: int) -> int:
+        return 0 if request.grammar is not None and request.num_pending else num_tokens
+
+
 class LongPrefill(Rule):
     """At most `threshold` tokens of one prompt in a step, so that a long one leaves room for the others."""
 
@@ -41,7 +48,7 @@ class LongPrefill(Rule):
 
 
 def make_rules(config: SchedulerConfig) -> list[Rule]:
-    rules: list[Rule] = [KnownEnd()]
+    rules: list[Rule] = [KnownEnd(), LiveGrammar()]
     if config.enable_chunked_prefill and config.long_prefill_token_threshold > 0:
         rules.append(LongPrefill(config.long_prefill_token_threshold))
     return rules

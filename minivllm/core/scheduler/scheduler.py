@@ -11,6 +11,7 @@ import time
 
 from minivllm.config.sections.cache import CacheConfig
 from minivllm.config.sections.scheduler import SchedulerConfig
+from minivllm.core.grammar.grammar import Grammar
 from minivllm.core.kv_cache.manager import KVCacheManager
 from minivllm.core.scheduler import preemption, results
 from minivllm.core.scheduler.plan_builder import PlanBuilder
@@ -59,8 +60,10 @@ class Scheduler:
         self._refused: list[TokenOutput] = []
         self._stats = SchedulerStats()
 
-    def add(self, data: EngineRequest) -> None:
-        """Queue a request. What can never run (refused upstream already) ends with an error in the next outputs."""
+    def add(self, data: EngineRequest, grammar: Grammar | None = None) -> None:
+        """Queue a request, whose output is to follow `grammar`. What can never run (refused upstream already) ends with an
+        error in the next outputs.
+        """
         if data.request_id in self._requests:
             raise ValueError(f"request id {data.request_id!r} is in use")
         num_prompt_tokens = len(data.prompt_token_ids)
@@ -70,6 +73,7 @@ class Scheduler:
             max_length=min(self.max_model_len, num_prompt_tokens + (data.sampling_params.max_tokens or 0)),
             blocks=self.kv_cache.open(data.cache_salt),
             tokens=data.prompt_token_ids.copy(),
+            grammar=grammar,
         )
         if not 0 < num_prompt_tokens <= self.max_model_len:
             error = f"a prompt of {num_prompt_tokens} tokens cannot be computed: 1 to {self.max_model_len} tokens can"

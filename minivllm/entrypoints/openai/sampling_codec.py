@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from minivllm.entrypoints.openai import structured_codec
 from minivllm.entrypoints.openai.shared_schema import (
     MAX_ID_LENGTH,
     MAX_LOGIT_BIAS,
@@ -43,10 +44,6 @@ _SAME_NAME = (
 _MODEL_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, Mapping) and value.get("type") == "text"
-
-
 def _never(value: Any) -> bool:
     return False
 
@@ -57,13 +54,6 @@ def _falsy(value: Any) -> bool:
 
 # Fields that would change the answer, and a test for the values that are harmless. None is always harmless.
 _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
-    "response_format": _is_text,
-    "structured_outputs": _falsy,
-    "guided_json": _never,
-    "guided_regex": _never,
-    "guided_choice": _never,
-    "guided_grammar": _never,
-    "structural_tag": _never,
     "use_beam_search": _falsy,
     "length_penalty": lambda value: value == 1,
     "early_stopping": _falsy,
@@ -85,6 +75,11 @@ _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "web_search_options": _never,
     "mm_processor_kwargs": _falsy,
     "media_io_kwargs": _falsy,
+    # Names that other servers have for what is `structured_outputs` here.
+    "grammar": _falsy,
+    "json_schema": _never,
+    "regex": _falsy,
+    "ebnf": _falsy,
 }
 
 
@@ -140,6 +135,7 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         logit_bias=_logit_bias(request.logit_bias),
+        structured_outputs=structured_codec.decode(request),
         output_kind=OutputKind.DELTA if request.stream else OutputKind.FINAL_ONLY,
     )
 

@@ -106,6 +106,16 @@ class GenerationRequest(BaseModel):
     allowed_token_ids: TokenIds = None
     bad_words: Words = None
     logit_bias: dict[str, Float] | None = None
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    guided_json: str | dict[str, Any] | None = None
+    guided_json_object: Bool | None = None
+    guided_regex: str | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: str | None = None
+    guided_whitespace_pattern: str | None = None
+    guided_decoding_backend: str | None = None  # accepted without effect: there is one
+    structural_tag: str | dict[str, Any] | None = None
     prompt_logprobs: Int | None = None
     ignore_eos: Bool | None = None
     skip_special_tokens: Bool | None = None

@@ -8,20 +8,22 @@ import torch
 from torch import Tensor
 
 from minivllm.kernels.reference.sampling import BROKEN, NOTHING_LEFT
-from minivllm.messages.step import NewSlot, TokenLogprobs
+from minivllm.messages.step import StepPlan, TokenLogprobs
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.bans import AllowedTokens, BadWords, MinTokens
+from minivllm.worker.sampling.grammar_mask import GrammarMask
 from minivllm.worker.sampling.logit_bias import LogitBias
 from minivllm.worker.sampling.logprobs import gather_logprobs
 from minivllm.worker.sampling.penalties import Penalties
 from minivllm.worker.sampling.slot_params import SlotParams
 from minivllm.worker.sampling.stage import SamplingBatch, Stage
 
-STAGES: tuple[type[Stage], ...] = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
+STAGES: tuple[type[Stage], ...] = (GrammarMask, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
 
 NAN_LOGITS = "The model returned NaN or infinite logits for this request."
-ALL_FORBIDDEN = "No token may follow: allowed_token_ids, logit_bias, bad_words and min_tokens together forbid every token."
-ERRORS = {BROKEN: NAN_LOGITS, NOTHING_LEFT: ALL_FORBIDDEN}
+ALL_FORBIDDEN = "No token may follow: structured_outputs, allowed_token_ids, logit_bias, bad_words and min_tokens together forbid every token."
+# With the field to change, if the user can.
+ERRORS = {BROKEN: (NAN_LOGITS, None), NOTHING_LEFT: (ALL_FORBIDDEN, "allowed_token_ids")}
 
 
 @dataclass(slots=True)
@@ -29,6 +31,7 @@ class Sampled:
     token: int
     logprobs: TokenLogprobs | None = None
     error: str | None = None  # then there is no token
+    error_param: str | None = None  # the field of the request that the error comes from
 
 
 class Sampler:
@@ -41,15 +44,18 @@ class Sampler:
         self._stages = [stage() for stage in STAGES]
         self._copy = torch.empty((0, 0))  # kept from step to step: the system's zeroing of new pages costs more than the copy
 
-    def add(self, new: NewSlot) -> None:
-        self._params.add(new)
+    def start_step(self, plan: StepPlan) -> None:
+        """Before `sample`: what the plan says of slots and masks."""
+        for slot in plan.freed_slots:
+            self._params.remove(slot)
+            for stage in self._stages:
+                stage.remove(slot)
+        for new in plan.new:
+            self._params.add(new)
+            for stage in self._stages:
+                stage.add(new)
         for stage in self._stages:
-            stage.add(new)
-
-    def remove(self, slot: int) -> None:
-        self._params.remove(slot)
-        for stage in self._stages:
-            stage.remove(slot)
+            stage.start_step(plan)
 
     def sample(self, logits: Tensor, slots: list[int]) -> list[Sampled]:
         """logits: [rows, columns] of any float type, not changed; slots: of the rows. The caller appends the tokens."""
@@ -66,7 +72,7 @@ class Sampler:
         for row in changed:
             for stage in self._stages:
                 stage.accept(slots[row], tokens[row])
-        results = [Sampled(token) if token >= 0 else Sampled(token, error=ERRORS[token]) for token in tokens]
+        results = [Sampled(token) if token >= 0 else Sampled(token, None, *ERRORS[token]) for token in tokens]
         if self._params.logprobs:
             self._add_logprobs(logits, slots, results)
         return results

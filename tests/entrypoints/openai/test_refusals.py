@@ -84,12 +84,8 @@ def test_parameter(client, path, fields, param, message):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("response_format", {"type": "json_object"}),
-        ("response_format", {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}),
-        ("response_format", "text"),
-        ("structured_outputs", {"regex": "a+"}),
-        ("guided_json", {}),
-        ("guided_choice", ["a"]),
+        ("grammar", 'root ::= "a"'),
+        ("json_schema", {"type": "object"}),
         ("use_beam_search", True),
         ("prompt_embeds", "AAAA"),
         ("truncation_side", "right"),

@@ -7,7 +7,7 @@ import torch
 
 from minivllm.kernels import ops_for
 from minivllm.messages.sampling_params import SamplingParams
-from minivllm.messages.step import NewSlot, StepPlan
+from minivllm.messages.step import NewSlot, StepPlan, TokenMask
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.sampler import Sampled, Sampler
 
@@ -29,12 +29,14 @@ class Bench:
         new = NewSlot(
             slot, f"r{slot}", [*prompt, *output], len(prompt), 0, [0], params, list(eos), [list(w) for w in bad_words]
         )
-        self.slots.apply(StepPlan(0, [slot], [new], []))
-        self.sampler.remove(slot)
-        self.sampler.add(new)
+        plan = StepPlan(0, [slot], [new], [])
+        self.slots.apply(plan)
+        self.sampler.start_step(plan)
 
-    def sample(self, logits: torch.Tensor, slots: list[int]) -> list[Sampled]:
-        """As the model runner does: tokens are appended."""
+    def sample(self, logits: torch.Tensor, slots: list[int], masks: dict[int, list[int]] | None = None) -> list[Sampled]:
+        """As the model runner does: tokens are appended. `masks`: by slot, the only tokens that may come."""
+        bits = [TokenMask(slot, _bits(allowed, logits.shape[1])) for slot, allowed in (masks or {}).items()]
+        self.sampler.start_step(StepPlan(0, [], [], [], bits))
         results = self.sampler.sample(logits.clone(), slots)
         for slot, result in zip(slots, results, strict=True):
             if result.error is None:
@@ -43,6 +45,13 @@ class Bench:
 
     def tokens(self, logits: torch.Tensor, slots: list[int]) -> list[int]:
         return [result.token for result in self.sample(logits, slots)]
+
+
+def _bits(tokens: list[int], vocab_size: int) -> bytes:
+    mask = bytearray(-(-vocab_size // 32) * 4)
+    for token in tokens:
+        mask[token // 8] |= 1 << token % 8
+    return bytes(mask)
 
 
 @pytest.fixture(params=[True, False], ids=["extension", "reference"])

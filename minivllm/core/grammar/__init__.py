@@ -1,0 +1,1 @@
+"""Grammars: from what a request asks for to the tokens that may come next. No torch here."""
