@@ -21,7 +21,7 @@ from minivllm.worker.sampling.stage import SamplingBatch, Stage
 STAGES: tuple[type[Stage], ...] = (GrammarMask, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
 
 NAN_LOGITS = "The model returned NaN or infinite logits for this request."
-ALL_FORBIDDEN = "No token may follow: structured_outputs, allowed_token_ids, logit_bias, bad_words and min_tokens together forbid every token."
+ALL_FORBIDDEN = "No token may follow: a grammar, allowed_token_ids, logit_bias, bad_words and min_tokens together forbid all."
 # With the field to change, if the user can.
 ERRORS = {BROKEN: (NAN_LOGITS, None), NOTHING_LEFT: (ALL_FORBIDDEN, "allowed_token_ids")}
 
