@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minivllm.config.hf.families import flags_of
 from minivllm.config.hf.parts import LatentSpec, LayerSpec, MoESpec, RopeSpec
 from minivllm.config.hf.reader import Reader
+from minivllm.config.hf.registry import flags_of
 from minivllm.config.hf.rope import rotary_dim_of
 from minivllm.errors import ConfigError
 
@@ -93,7 +93,7 @@ class ModelSpec:
         num_kv_heads = flags.get("num_kv_heads") or read.count("num_key_value_heads", num_heads)
         if num_heads % num_kv_heads:
             read.refuse(f"{num_heads} attention heads cannot share {num_kv_heads} key/value heads")
-        head_dim = read.count("head_dim", hidden_size // num_heads)
+        head_dim = flags.get("head_dim") or read.count("head_dim", hidden_size // num_heads)
         values: dict[str, Any] = {
             "num_kv_heads": num_kv_heads,
             "head_dim": head_dim,
@@ -102,7 +102,7 @@ class ModelSpec:
             "tie_word_embeddings": read.flag("tie_word_embeddings"),
             "mlp_bias": read.flag("mlp_bias"),
             "hidden_act": read.get("hidden_act", "silu"),
-            "rotary_dim": rotary_dim_of(read, head_dim),
+            "rotary_dim": flags.get("rotary_dim") or rotary_dim_of(read, head_dim),
             **flags,
         }
         return cls(

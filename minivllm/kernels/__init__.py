@@ -8,7 +8,7 @@ from types import ModuleType
 
 logger = logging.getLogger("minivllm.kernels")
 
-OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "gemm_int8", "gemm_grouped", "sampling")
+OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "gemm_int8", "gemm_grouped", "moe", "sampling")
 
 
 class Unrecordable(Exception):
@@ -32,6 +32,7 @@ class Ops:
     gemm: ModuleType
     gemm_int8: ModuleType
     gemm_grouped: ModuleType
+    moe: ModuleType
     sampling: ModuleType
 
 

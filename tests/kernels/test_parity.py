@@ -373,6 +373,27 @@ def logprobs_cases(dtype: torch.dtype) -> Iterator[Case]:
         yield lambda sampling: sampling.logprobs(wide, None, tokens[:3], 7, 3000)
 
 
+# ---- mixture of experts
+
+
+def experts_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for tokens, top_k, limit in ((0, 2, 0.0), (1, 1, 0.0), (1, 2, 0.5), (40, 3, 0.0), (40, 3, 0.5)):
+        x, gate_up, down = (randn(*s, dtype=dtype) / 5 for s in ((tokens, 64), (7, 96, 64), (7, 64, 48)))
+        first, second = randn(7, 96, dtype=dtype), randn(7, 64, dtype=dtype)
+        chosen = torch.rand(tokens, 7).topk(top_k).indices
+        shares = torch.rand(tokens, top_k)
+
+        def run(
+            moe: ModuleType, x: Tensor = x, chosen: Tensor = chosen, shares: Tensor = shares, weights: tuple[Tensor, ...] = (
+                gate_up, down), biases: tuple[Tensor, ...] = (first, second), limit: float = limit,
+        ) -> tuple[Tensor, ...]:  # fmt: skip
+            packed = [moe.pack(weight) for weight in weights]
+            plain = moe.mix(x, chosen, shares, *packed, limit=limit)
+            return plain, moe.mix(x, chosen, shares, *packed, *biases, limit=limit)
+
+        yield run
+
+
 CASES = {
     ("norm", "rms_norm"): rms_norm_cases,
     ("norm", "add_rms_norm"): add_rms_norm_cases,
@@ -393,6 +414,8 @@ CASES = {
     ("gemm_grouped", "linear"): grouped_linear_cases,
     ("gemm_grouped", "rows"): grouped_rows_cases,
     ("gemm_grouped", "pack"): grouped_pack_cases,
+    ("moe", "pack"): experts_cases,
+    ("moe", "mix"): experts_cases,
     ("sampling", "choose"): choose_cases,
     ("sampling", "logprobs"): logprobs_cases,
 }

@@ -12,6 +12,19 @@ _SIZES = {
     "max_position_embeddings": 64,
 }
 _GPT = {"n_positions": 64, "n_embd": 48, "n_layer": 3, "n_head": 6}
+_EXPERTS = {"num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+_DEEPSEEK = _EXPERTS | {
+    "num_key_value_heads": 6,
+    "n_routed_experts": 6,
+    "first_k_dense_replace": 1,
+    "kv_lora_rank": 20,
+    "qk_nope_head_dim": 12,
+    "qk_rope_head_dim": 4,
+    "v_head_dim": 10,
+    "routed_scaling_factor": 1.5,
+    "n_group": 3,
+    "topk_group": 2,
+}
 _MIXED = {"layer_types": ["sliding_attention", "full_attention", "sliding_attention"], "sliding_window": 7}
 
 
@@ -19,10 +32,10 @@ def _rope(kind: str, **values: Any) -> dict[str, Any]:
     return {"rope_parameters": {"rope_theta": 1000.0, "rope_type": kind, **values}}
 
 
-def _longrope(original: int, longest: int) -> dict[str, Any]:
+def _longrope(original: int, longest: int, **values: float) -> dict[str, Any]:
     rope = {"short_factor": [1.0, 1.1, 1.3, 1.5], "long_factor": [1.0, 1.9, 3.0, 4.1]}
     return {
-        **_rope("longrope", **rope, original_max_position_embeddings=original),
+        **_rope("longrope", **rope, **values, original_max_position_embeddings=original),
         "original_max_position_embeddings": original,
         "max_position_embeddings": longest,
     }
@@ -117,4 +130,27 @@ FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "falcon-alibi": _row("Falcon", {"alibi": True, "parallel_attn": False, "multi_query": False, "bias": True}),
     "bloom": _row("Bloom", {"n_layer": 3, "n_head": 6, "hidden_size": 48}, sizes={}),
     "mpt": _row("Mpt", {"d_model": 48, "n_heads": 6, "n_layers": 3, "max_seq_len": 64}, sizes={}),
+    "mixtral": _row("Mixtral", _EXPERTS),
+    "qwen2-moe": _row("Qwen2Moe", _EXPERTS | {"shared_expert_intermediate_size": 40, "mlp_only_layers": [1]}),
+    "qwen3-moe": _row("Qwen3Moe", _EXPERTS | {"norm_topk_prob": True, "decoder_sparse_step": 2}),
+    "olmoe": _row("Olmoe", _EXPERTS | {"clip_qkv": 1.0}),
+    "granite-moe": _row("GraniteMoe", _EXPERTS | {"residual_multiplier": 0.5, "attention_multiplier": 0.3}),
+    "phimoe": _row("Phimoe", _EXPERTS | {"attention_bias": True, "lm_head_bias": True, "router_jitter_noise": 0.1}),
+    "phimoe-longrope": _row("Phimoe", _EXPERTS | _longrope(64, 128, long_mscale=1.2, short_mscale=1.2)),
+    "gpt-oss": _row("GptOss", _EXPERTS | _MIXED | {"head_dim": 16, "swiglu_limit": 0.5}),
+    "glm4-moe": _row(
+        "Glm4Moe",
+        _EXPERTS
+        | {"n_routed_experts": 6, "use_qk_norm": True, "n_group": 3, "topk_group": 2}
+        | {"attention_bias": True, "head_dim": 8, "routed_scaling_factor": 1.5},
+    ),
+    "ernie-moe": _row("Ernie4_5_Moe", _EXPERTS | {"moe_k": 2, "moe_num_experts": 6, "moe_layer_end_index": 2}),
+    "deepseek-v2": _row("DeepseekV2", _DEEPSEEK | {"q_lora_rank": 24, "topk_method": "group_limited_greedy"}),
+    "deepseek-v2-lite": _row(
+        "DeepseekV2",
+        _DEEPSEEK
+        | {"q_lora_rank": None}
+        | _rope("yarn", factor=2.0, original_max_position_embeddings=32, beta_fast=4.0, mscale=0.7, mscale_all_dim=0.9),
+    ),
+    "deepseek-v3": _row("DeepseekV3", _DEEPSEEK | {"q_lora_rank": 24}),
 }

@@ -1,20 +1,11 @@
-"""What each architecture's config.json leaves unsaid: its flags of a `ModelSpec`, one small function a family."""
+"""Flags of the families around Llama: one small function each, of what their config.json says and leaves unsaid."""
 
-from collections.abc import Callable
 from typing import Any
 
-from minivllm.config.hf import legacy, mixtures
 from minivllm.config.hf.layers import layers_of, pattern_of, uniform_layers
 from minivllm.config.hf.reader import Reader
 
 Flags = dict[str, Any]
-
-
-def flags_of(read: Reader) -> tuple[Reader, Flags]:
-    """The reader with the family's defaults, and flags by name of a ModelSpec's field, `layers` among them."""
-    read = read.with_defaults(**DEFAULTS.get(read.architecture, {}))
-    flags = FAMILIES.get(read.architecture, llama)(read)
-    return read, {"layers": flags.get("layers") or layers_of(read), **flags}
 
 
 def llama(read: Reader) -> Flags:
@@ -172,61 +163,3 @@ def _from_layer(read: Reader) -> list[bool]:
     """Which layers of a Qwen model with a window have it."""
     first, count = read.get("max_window_layers", 0), read.count("num_hidden_layers")
     return [index >= first for index in range(count)]
-
-
-# Values of fields that a config.json may leave out because they are the usual ones of their family.
-_TIED = {"tie_word_embeddings": True}
-_LEGACY_LENGTH = {"max_position_embeddings": 2048}
-DEFAULTS: dict[str, Flags] = {
-    "GemmaForCausalLM": {**_TIED, "hidden_act": "gelu_pytorch_tanh", "head_dim": 256},
-    "Gemma2ForCausalLM": {**_TIED, "hidden_act": "gelu_pytorch_tanh", "head_dim": 256, "sliding_window": 4096},
-    "Gemma3ForCausalLM": {**_TIED, "hidden_act": "gelu_pytorch_tanh", "head_dim": 256, "sliding_window": 4096},
-    "PhiForCausalLM": {"partial_rotary_factor": 0.5, "hidden_act": "gelu_new"},
-    "SmolLM3ForCausalLM": _TIED,
-    "CohereForCausalLM": {**_TIED, "norm_eps": 1e-5},
-    "Cohere2ForCausalLM": {**_TIED, "norm_eps": 1e-5},
-    "StableLmForCausalLM": {"partial_rotary_factor": 0.25, "norm_eps": 1e-5},
-    "Starcoder2ForCausalLM": {**_TIED, "norm_eps": 1e-5, "hidden_act": "gelu_pytorch_tanh"},
-    "GlmForCausalLM": {"partial_rotary_factor": 0.5},
-    "Glm4ForCausalLM": {"partial_rotary_factor": 0.5},
-    "Glm4MoeForCausalLM": {"partial_rotary_factor": 0.5},
-    "NemotronForCausalLM": {"partial_rotary_factor": 0.5, "norm_eps": 1e-5, "hidden_act": "relu2"},
-    "Ernie4_5ForCausalLM": {**_TIED, "rope_theta": 500000.0, "norm_eps": 1e-5},
-    "Ernie4_5_MoeForCausalLM": {**_TIED, "rope_theta": 500000.0, "norm_eps": 1e-5},
-    "GPTNeoXForCausalLM": {"partial_rotary_factor": 0.25, "hidden_act": "gelu", "norm_eps": 1e-5},
-    "GPT2LMHeadModel": {**_TIED, "hidden_act": "gelu_new", "norm_eps": 1e-5},
-    "GPTJForCausalLM": {"hidden_act": "gelu_new", "norm_eps": 1e-5},
-    "OPTForCausalLM": {**_TIED, "hidden_act": "relu"},
-    "FalconForCausalLM": {**_TIED, **_LEGACY_LENGTH, "hidden_act": "gelu", "norm_eps": 1e-5},
-    "BloomForCausalLM": {**_TIED, **_LEGACY_LENGTH, "norm_eps": 1e-5},
-    "MptForCausalLM": {**_TIED, **_LEGACY_LENGTH, "norm_eps": 1e-5},
-}
-
-FAMILIES: dict[str, Callable[[Reader], Flags]] = {
-    "LlamaForCausalLM": llama,
-    "MistralForCausalLM": mistral,
-    "MinistralForCausalLM": mistral,
-    "Qwen2ForCausalLM": qwen2,
-    "Qwen3ForCausalLM": qwen3,
-    "GemmaForCausalLM": gemma,
-    "Gemma2ForCausalLM": gemma2,
-    "Gemma3ForCausalLM": gemma3,
-    "Phi3ForCausalLM": phi3,
-    "SmolLM3ForCausalLM": smollm3,
-    "GraniteForCausalLM": granite,
-    "CohereForCausalLM": cohere,
-    "Cohere2ForCausalLM": cohere2,
-    "OlmoForCausalLM": olmo,
-    "Olmo2ForCausalLM": olmo2,
-    "Olmo3ForCausalLM": olmo3,
-    "StableLmForCausalLM": stablelm,
-    "Starcoder2ForCausalLM": starcoder2,
-    "GlmForCausalLM": glm,
-    "Glm4ForCausalLM": glm4,
-    "Exaone4ForCausalLM": exaone4,
-    "NemotronForCausalLM": nemotron,
-    "SeedOssForCausalLM": seed_oss,
-    "Ernie4_5ForCausalLM": ernie,
-    **legacy.FAMILIES,
-    **mixtures.FAMILIES,
-}

@@ -35,6 +35,8 @@ def _rope(read: Reader, found: Mapping[str, Any]) -> RopeSpec:
     max_positions = read.count("max_position_embeddings")
     original = int(found.get("original_max_position_embeddings") or read.get("original_max_position_embeddings", max_positions))
     if kind == "longrope":
+        if found.get("long_mscale"):
+            values["attention_factor"] = float(found["long_mscale"])
         values["factor"] = values.get("factor") or max_positions / original
         for name in ("short_factor", "long_factor"):
             if not isinstance(found.get(name), list):

@@ -22,6 +22,12 @@ class PagedBackend(AttentionBackend):
 
     @staticmethod
     def refusal(spec: ModelSpec, dtype: torch.dtype, kv_dtype: torch.dtype, device: str) -> str | None:
+        if spec.latent is not None:
+            return "the model has latent vectors instead of keys and values"
+        return PagedBackend.refusal_of_type(kv_dtype)
+
+    @staticmethod
+    def refusal_of_type(kv_dtype: torch.dtype) -> str | None:
         return None if kv_dtype in KV_DTYPES else f"it keeps no {kv_dtype} cache"
 
     def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:

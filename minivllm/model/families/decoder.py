@@ -9,9 +9,11 @@ from minivllm.model.context import ForwardContext
 from minivllm.model.interface import CausalLM
 from minivllm.model.layers.attention import SelfAttention
 from minivllm.model.layers.embedding import Embedding, PositionEmbedding
+from minivllm.model.layers.latent_attention import LatentAttention
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.linear import Linear
 from minivllm.model.layers.mlp import GatedMLP, PlainMLP
+from minivllm.model.layers.moe import MixtureMLP
 from minivllm.model.layers.norm import NoNorm, Norm, make_norm
 from minivllm.model.layers.rotary import Rotary
 
@@ -75,10 +77,10 @@ class DecoderLayer(Layer):
             return make_norm(spec, ops, spec.hidden_size, dtype) if used else NoNorm()
 
         self.input_layernorm = norm(spec.pre_norms)
-        self.self_attn = SelfAttention(spec, ops, dtype, index, rotary)
+        self.self_attn = make_attention(spec, ops, dtype, index, rotary)
         self.attn_post_norm = norm(spec.post_norms)
         self.post_attention_layernorm = norm(spec.pre_norms and spec.residual != "parallel")  # before the feed-forward layer
-        self.mlp = GatedMLP(spec, ops, dtype) if spec.gated_mlp else PlainMLP(spec, ops, dtype)
+        self.mlp = make_mlp(spec, ops, dtype, index)
         self.mlp_post_norm = norm(spec.post_norms)
         self._body = self._sequential if spec.residual == "sequential" else self._parallel
         self._mlp_sees_residual = spec.residual == "parallel-two-norms"
@@ -103,3 +105,17 @@ class DecoderLayer(Layer):
 
     def _scaled(self, x: Tensor) -> Tensor:
         return x if self._residual_scale == 1.0 else x * self._residual_scale
+
+
+def make_attention(
+    spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int, rotary: Rotary
+) -> SelfAttention | LatentAttention:
+    if spec.latent is not None:
+        return LatentAttention(spec, spec.latent, ops, dtype, index, rotary)
+    return SelfAttention(spec, ops, dtype, index, rotary)
+
+
+def make_mlp(spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int) -> GatedMLP | PlainMLP | MixtureMLP:
+    if spec.moe is not None and spec.layers[index].is_moe:
+        return MixtureMLP(spec, spec.moe, ops, dtype)
+    return GatedMLP(spec, ops, dtype) if spec.gated_mlp else PlainMLP(spec, ops, dtype)

@@ -41,12 +41,13 @@ class SelfAttention(Layer):
         )
 
     def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        packed = self.qkv_proj(x)
-        if self._spec.clip_qkv:
-            packed.clamp_(-self._spec.clip_qkv, self._spec.clip_qkv)
-        q, k, v = packed.view(self._packed_shape).split_with_sizes(self._split, dim=1)  # [num_tokens, heads, head_dim]
+        packed = self.qkv_proj(x).view(self._packed_shape)
+        q, k, v = packed.split_with_sizes(self._split, dim=1)  # [num_tokens, heads, head_dim]
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self._normalise(self.q_norm, q), self._normalise(self.k_norm, k)
+        if self._spec.clip_qkv:
+            for part in (q, k, v):
+                part.clamp_(-self._spec.clip_qkv, self._spec.clip_qkv)
         if self._turn is not None:
             self._turn(q, k, positions)
         out = ctx.backend.forward(q, k, v, ctx.kv_caches[self._index], ctx.metadata, self._form)

@@ -1,0 +1,44 @@
+"""Mixture of experts: every token goes through the feed-forward layers that it was sent to."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def pack(weight: Tensor) -> Tensor:
+    """What `mix` takes for the weights [num_experts, out_features, in_features] of one linear layer of all experts."""
+    return weight
+
+
+def mix(
+    x: Tensor,
+    experts: Tensor,
+    shares: Tensor,
+    gate_up: Tensor,
+    down: Tensor,
+    gate_up_bias: Tensor | None = None,
+    down_bias: Tensor | None = None,
+    *,
+    limit: float = 0.0,
+) -> Tensor:
+    """Sum over a token's experts of share * down(silu(gate(x)) * up(x)); summed in fp32.
+
+    x: [num_tokens, hidden_size]; experts: int64 [num_tokens, top_k]; shares: fp32 alike. Packed weights: gate_up [num_experts,
+    2 * size, hidden_size], down [num_experts, hidden_size, size]; biases [num_experts, out_features]. With a limit, as gpt-oss
+    has it: gate at most that, up within plus and minus it, then gate * sigmoid(1.702 * gate) * (up + 1).
+    """
+    total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
+    for expert in experts.unique().tolist():
+        tokens, choices = (experts == expert).nonzero(as_tuple=True)
+        hidden = F.linear(x[tokens], gate_up[expert], None if gate_up_bias is None else gate_up_bias[expert])
+        result = F.linear(_gated(hidden, limit), down[expert], None if down_bias is None else down_bias[expert])
+        total.index_add_(0, tokens, result.float() * shares[tokens, choices, None])
+    return total.to(x.dtype)
+
+
+def _gated(hidden: Tensor, limit: float) -> Tensor:
+    gate, up = hidden.chunk(2, dim=-1)
+    if not limit:
+        return F.silu(gate) * up
+    gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+    return gate * torch.sigmoid(gate * 1.702) * (up + 1)

@@ -1,0 +1,99 @@
+"""Mixture of experts: a router, its experts, and perhaps one expert that all tokens share."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from minivllm.config.hf.parts import MoESpec
+from minivllm.config.model_spec import ModelSpec
+from minivllm.kernels import Ops
+from minivllm.model.layers.layer import Layer
+from minivllm.model.layers.mlp import GatedMLP
+
+
+class MixtureMLP(Layer):
+    def __init__(self, spec: ModelSpec, moe: MoESpec, ops: Ops, dtype: torch.dtype):
+        hidden_size = spec.hidden_size
+        self.gate = Router(hidden_size, moe)
+        self.score_bias: Tensor | None = self.gate.declare(moe.num_experts, dtype=torch.float32) if moe.score_bias else None
+        self.experts = Experts(hidden_size, moe, ops, dtype)
+        self.shared_experts = GatedMLP(spec, ops, dtype, moe.shared_size) if moe.shared_size else None
+        self.shared_gate: Tensor | None = self.gate.declare(1, hidden_size, dtype=dtype) if moe.shared_gate else None
+        self._moe = moe
+
+    def __call__(self, x: Tensor) -> Tensor:
+        experts, shares = route(self.gate(x), self._moe, self.score_bias)
+        mixed = self.experts(x, experts, shares)
+        if self.shared_experts is None:
+            return mixed
+        shared = self.shared_experts(x)
+        return mixed + (shared if self.shared_gate is None else F.linear(x, self.shared_gate).sigmoid() * shared)
+
+
+class Router(Layer):
+    """A score for each expert. Small, and its choices are sensitive: in fp32, and never quantized."""
+
+    def __init__(self, hidden_size: int, moe: MoESpec):
+        self.weight = self.declare(moe.num_experts, hidden_size, dtype=torch.float32)
+        self.bias: Tensor | None = self.declare(moe.num_experts, dtype=torch.float32) if moe.bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """fp32 [num_tokens, num_experts]"""
+        return F.linear(x.float(), self.weight, self.bias)
+
+
+class Experts(Layer):
+    """The feed-forward layers, each linear layer of all experts as one parameter."""
+
+    def __init__(self, hidden_size: int, moe: MoESpec, ops: Ops, dtype: torch.dtype):
+        count, size = moe.num_experts, moe.intermediate_size
+        self.gate_up = self.declare(count * 2 * size, hidden_size, dtype=dtype, rows=(size, size) * count)
+        self.down = self.declare(count * hidden_size, size, dtype=dtype, rows=(hidden_size,) * count)
+        self.gate_up_bias: Tensor | None = self.declare(count, 2 * size, dtype=dtype) if moe.bias else None
+        self.down_bias: Tensor | None = self.declare(count, hidden_size, dtype=dtype) if moe.bias else None
+        self._count = count
+        self._limit = moe.swiglu_limit
+        self._ops = ops.moe
+
+    def finish_loading(self) -> None:
+        self.gate_up = self._ops.pack(self.gate_up.view(self._count, -1, self.gate_up.shape[1]))
+        self.down = self._ops.pack(self.down.view(self._count, -1, self.down.shape[1]))
+
+    def __call__(self, x: Tensor, experts: Tensor, shares: Tensor) -> Tensor:
+        """experts: int64 [num_tokens, top_k]; shares: fp32 alike."""
+        return self._ops.mix(
+            x, experts, shares, self.gate_up, self.down, self.gate_up_bias, self.down_bias, limit=self._limit
+        )  # fmt: skip
+
+
+def route(logits: Tensor, moe: MoESpec, score_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """fp32 [num_tokens, num_experts] -> the experts of each token, int64 [num_tokens, top_k], and their shares, fp32 alike."""
+    if moe.score == "sparsemixer":
+        return _sparsemixer(logits, moe)
+    scores = logits.sigmoid() if moe.score == "sigmoid" else logits.softmax(-1)
+    merits = scores if score_bias is None else scores + score_bias.flatten()
+    if moe.num_groups > 1:
+        groups = merits.unflatten(-1, (moe.num_groups, -1))
+        merit = groups.topk(2, dim=-1).values.sum(-1) if moe.group_score == "top2" else groups.amax(-1)
+        best = torch.zeros_like(merit, dtype=torch.bool).scatter_(1, merit.topk(moe.top_groups, dim=-1).indices, True)
+        merits = groups.masked_fill(~best[..., None], float("-inf")).flatten(1)
+    experts = merits.topk(moe.top_k, dim=-1).indices
+    shares = scores.gather(1, experts)
+    if moe.renormalize:
+        shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
+    return experts, shares * moe.scale
+
+
+def _sparsemixer(logits: Tensor, moe: MoESpec) -> tuple[Tensor, Tensor]:
+    """Liu et al. 2024, as it works once trained: choice after choice of the best, whose share is that among those within
+    `jitter` of it.
+    """
+    left = logits.clone()
+    experts, shares = [], []
+    for _ in range(moe.top_k):
+        best, chosen = left.max(-1, keepdim=True)
+        far = (best - left) / logits.abs().clamp(min=best) > 2 * moe.jitter
+        shares.append(left.masked_fill(far, float("-inf")).softmax(-1).gather(1, chosen))
+        experts.append(chosen)
+        left.scatter_(1, chosen, float("-inf"))
+    return torch.cat(experts, dim=1), torch.cat(shares, dim=1)
