@@ -1,8 +1,8 @@
 """Multi-head latent attention (DeepSeek-AI 2024), in the form that never makes the keys and values of past tokens.
 
 With c the short vector of a token, head h has the value W_v[h] c and, but for the turned part, the key W_k[h] c. Since
-q · W_k[h] c is (W_k[h]' q) · c, queries are carried over to where c is, all heads attend to the same vectors, and W_v is applied
-at the end.
+q · W_k[h] c is (W_k[h]' q) · c, queries are carried over to where c is, all heads attend to the same vectors, and W_v is
+applied at the end.
 """
 
 import torch
