@@ -6,6 +6,9 @@ import msgspec
 
 from minivllm.messages.sampling_params import SamplingParams
 
+# From here on, a request is background work: admitted when nothing else waits, and preempted first, by every policy.
+BACKGROUND_PRIORITY = 1 << 62
+
 
 class EngineRequest(msgspec.Struct, array_like=True):
     """One sequence to generate (n = 1 here: `engine.fanout` has divided larger n). Validated; the core trusts it."""

@@ -63,6 +63,9 @@ class ServerConfig:
         low=0,
         metavar="SECONDS",
     )
+    storage_dir: str | None = option(
+        None, "Folder for /v1/files and /v1/batches, made if need be; without it there are none.", metavar="DIR"
+    )
     max_request_bytes: int = option(
         32 << 20, "Largest body of a request; larger ones get status 413. Default: 32 MiB.", low=1024, metavar="BYTES"
     )

@@ -5,14 +5,14 @@ import itertools
 from collections.abc import Callable
 
 from minivllm.core.scheduler.request import OrderKey, Request
-from minivllm.messages.request import EngineRequest
+from minivllm.messages.request import BACKGROUND_PRIORITY, EngineRequest
 
 _arrivals = itertools.count()
 
 
 def fcfs(request: EngineRequest) -> OrderKey:
     """First come, first served. The key is kept for life, so a preempted request comes back before all that never ran."""
-    return (0, 0.0, next(_arrivals))
+    return (int(request.priority >= BACKGROUND_PRIORITY), 0.0, next(_arrivals))
 
 
 def priority(request: EngineRequest) -> OrderKey:

@@ -25,6 +25,7 @@ COMMANDS = {
     "serve": Command("serve", "serve a model over HTTP with an OpenAI-compatible API"),
     "chat": Command("chat", "chat with the model of a running server"),
     "complete": Command("complete", "let the model of a running server continue a text"),
+    "run-batch": Command("run_batch", "serve the requests of a JSONL file, without a server"),
     "bench": Command(
         "bench",
         "measure a running server, or the engine by itself",

@@ -2,6 +2,7 @@
 
 import hashlib
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fastapi import FastAPI
@@ -9,6 +10,9 @@ from starlette.datastructures import State
 
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.sections.server import ServerConfig
+from minivllm.entrypoints.batches.internal_call import BackgroundEngine, Call, caller
+from minivllm.entrypoints.batches.runner import BatchRunner
+from minivllm.entrypoints.batches.storage import BatchStore, FileStore
 from minivllm.entrypoints.chat.prompt import ChatPrompts
 from minivllm.entrypoints.chat.session import ChatSessions
 from minivllm.entrypoints.http.errors import install_error_handlers
@@ -23,6 +27,9 @@ if TYPE_CHECKING:
     from minivllm.engine.async_engine import AsyncLLMEngine
 
 
+MAX_BATCH_LINES = 64  # lines of a batch in the engine at a time
+
+
 class AppState(State):
     """What routes find at `request.app.state`; complete after `init_app_state`."""
 
@@ -31,6 +38,7 @@ class AppState(State):
     chat_sessions: ChatSessions
     openai_serving_chat: OpenAIServingChat
     openai_serving_completion: OpenAIServingCompletion
+    batch_runner: BatchRunner | None
     started: int  # Unix time
     draining: bool
 
@@ -67,6 +75,7 @@ def init_app_state(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineA
     state.chat_sessions = ChatSessions(engine, state.prompts, dialect, server.enable_auto_tool_choice)
     state.openai_serving_chat = OpenAIServingChat(engine, state.chat_sessions, fingerprint, server.response_role)
     state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
+    state.batch_runner = None
     state.started = int(time.time())
     state.draining = False
 
@@ -75,3 +84,20 @@ def _dialect(engine: "AsyncLLMEngine", prompts: ChatPrompts, server: ServerConfi
     tokenizer = engine.tokenizer
     special = {tokenizer.token_text(index): index for index in tokenizer.special_ids}
     return choose(prompts.template_source, special, server.tool_call_parser, server.reasoning_parser)
+
+
+def background_call(engine: "AsyncLLMEngine", args: AsyncEngineArgs) -> Call:
+    """Calls the same routes as background work, without keys and limits of clients."""
+    app = build_app(ServerConfig(disable_fastapi_docs=True))
+    init_app_state(BackgroundEngine(engine), app.state, args)  # type: ignore[arg-type]
+    return caller(app)
+
+
+def start_batches(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineArgs) -> None:
+    """Batches that an earlier server did not finish go on. `ConfigError` if the folder cannot be used."""
+    if args.server.storage_dir is not None:
+        folder = Path(args.server.storage_dir).expanduser()
+        concurrency = min(MAX_BATCH_LINES, max(1, engine.config.scheduler.max_num_seqs // 2))
+        state.batch_runner = BatchRunner(
+            FileStore(folder / "files"), BatchStore(folder / "batches"), background_call(engine, args), concurrency
+        )

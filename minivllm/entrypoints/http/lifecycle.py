@@ -122,7 +122,7 @@ class Lifecycle:
 
     async def _drain(self, web: "WebServer") -> None:
         timeout = self._args.server.shutdown_timeout
-        web.drain()
+        await web.drain()
         if web.num_running:
             logger.info("Stopping when %d running requests are done, in %g s at most.", web.num_running, timeout)
         deadline = time.monotonic() + timeout

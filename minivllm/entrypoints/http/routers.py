@@ -3,12 +3,15 @@
 from fastapi import APIRouter
 
 from minivllm.entrypoints.admin import health, metrics, requests, tokenize, version
+from minivllm.entrypoints.batches import routes as batch_routes
 from minivllm.entrypoints.openai import chat_routes, completion_routes, models_routes
 
 ROUTERS: list[APIRouter] = [
     chat_routes.router,
     completion_routes.router,
     models_routes.router,
+    batch_routes.upload_router,
+    batch_routes.router,
     tokenize.router,
     health.router,
     requests.router,

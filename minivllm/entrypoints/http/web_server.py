@@ -12,7 +12,7 @@ import uvicorn
 
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.sections.server import ServerConfig
-from minivllm.entrypoints.http.app import build_app, init_app_state
+from minivllm.entrypoints.http.app import build_app, init_app_state, start_batches
 from minivllm.errors import ConfigError
 from minivllm.utils.logging import get_logger
 
@@ -32,6 +32,7 @@ class WebServer:
 
     def attach(self, engine: "AsyncLLMEngine") -> None:
         init_app_state(engine, self._app.state, self._args)  # type: ignore[arg-type]
+        start_batches(engine, self._app.state, self._args)  # type: ignore[arg-type]
 
     async def serve(self, listener: socket.socket) -> None:
         await self._server.serve(sockets=[listener])
@@ -45,9 +46,11 @@ class WebServer:
         """Requests whose reply is not complete."""
         return len(self._server.server_state.tasks)
 
-    def drain(self) -> None:
-        """Refuse new requests from now on; not ready any more."""
+    async def drain(self) -> None:
+        """Refuse new requests from now on; not ready any more. Batches stop where they are."""
         self._app.state.draining = True
+        if self._app.state.batch_runner is not None:
+            await self._app.state.batch_runner.stop()
 
     async def end_requests(self) -> None:
         """Open streams end with an error event, other requests with 503."""
