@@ -15,10 +15,14 @@ from typing import Any
 import msgspec
 import zmq
 
-from minivllm.config.engine_config import EngineConfig
-from minivllm.config.env import logging_level
-from minivllm.core.engine_core import EngineCore
 from minivllm.errors import ConfigError, MinivllmError
+
+try:
+    from minivllm.config.engine_config import EngineConfig
+    from minivllm.config.env import logging_level
+except ConfigError:  # of the environment: the parent says it, and once is enough
+    sys.exit(1)
+from minivllm.core.engine_core import EngineCore
 from minivllm.ipc.codec import decode_input, encode
 from minivllm.ipc.frames import read_frame
 from minivllm.ipc.sockets import LINGER_MS, connect

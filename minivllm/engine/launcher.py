@@ -1,33 +1,29 @@
-"""`launch_core`: start an engine-core process and hand it its config. Called by `AsyncLLMEngine` as early as possible."""
+"""`launch_core`: an engine-core process and its config, brought together. Called by `AsyncLLMEngine` as early as possible."""
 
 import contextlib
 import os
 import subprocess
-import sys
 from typing import Any, BinaryIO, cast
 
 import msgspec
 import zmq
 
 from minivllm.config.engine_config import EngineConfig
+from minivllm.engine import spawn
 from minivllm.ipc.frames import write_frame
-from minivllm.ipc.sockets import bind, new_address
+from minivllm.ipc.sockets import bind
 
-MODULE = "minivllm.core.process"
 EXIT_SECONDS = 3.0  # given to a core to leave by itself before it is killed
-STDERR = 2  # the child's stdout goes there too: our stdout belongs to the user
 
 
 class CoreProcess:
-    """A running core: its process, and our ends of the two sockets. Both are bound before it starts."""
+    """A running core: its process, and our ends of the two sockets. It connects by itself, before or after we bind."""
 
     def __init__(self, config: EngineConfig):
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        addresses = new_address(), new_address()
-        self.inbox: zmq.Socket[bytes] = bind(self._context, zmq.PUSH, addresses[0])  # what we send
-        self.outbox: zmq.Socket[bytes] = bind(self._context, zmq.PULL, addresses[1])  # what comes back
-        command = [sys.executable, "-m", MODULE, *addresses]
-        self._popen: subprocess.Popen[bytes] = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=STDERR)
+        self._popen, input_address, output_address = spawn.take()
+        self.inbox: zmq.Socket[bytes] = bind(self._context, zmq.PUSH, input_address)  # what we send
+        self.outbox: zmq.Socket[bytes] = bind(self._context, zmq.PULL, output_address)  # what comes back
         self.pid = self._popen.pid
         self._stdin = cast(BinaryIO, self._popen.stdin)
         with contextlib.suppress(BrokenPipeError):  # it died already; whoever watches the process will say how
@@ -58,5 +54,5 @@ class CoreProcess:
 
 
 def launch_core(config: EngineConfig) -> CoreProcess:
-    """Start the process and return without waiting: it loads the model meanwhile."""
+    """Take the process that was started already, or start one, and return without waiting: it loads the model meanwhile."""
     return CoreProcess(config)

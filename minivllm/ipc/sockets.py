@@ -2,8 +2,6 @@
 
 import os
 import sys
-import tempfile
-import uuid
 from typing import Any, TypeVar
 
 import zmq
@@ -11,13 +9,6 @@ import zmq
 SocketT = TypeVar("SocketT", bound="zmq.Socket[Any]")
 
 LINGER_MS = 2000  # a closing socket gives its peer this long to take what was sent
-
-
-def new_address() -> str:
-    """An address that nobody else uses: an abstract socket on Linux, else a file in a fresh private folder."""
-    if sys.platform == "linux":
-        return f"ipc://@minivllm-{uuid.uuid4().hex}"
-    return f"ipc://{tempfile.mkdtemp(prefix='minivllm-')}/socket"
 
 
 def bind(context: "zmq.Context[SocketT]", kind: int, address: str) -> SocketT:

@@ -12,9 +12,10 @@ import pytest
 import zmq
 from fake_worker import FakeWorker, make_config
 
+from minivllm.ipc.addresses import new_address
 from minivllm.ipc.codec import decode_output, encode
 from minivllm.ipc.frames import write_frame
-from minivllm.ipc.sockets import bind, new_address
+from minivllm.ipc.sockets import bind
 from minivllm.messages.output import TokenOutputs
 
 MAIN = """

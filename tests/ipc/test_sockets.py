@@ -7,7 +7,8 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from minivllm.ipc.sockets import bind, connect, new_address
+from minivllm.ipc.addresses import new_address
+from minivllm.ipc.sockets import bind, connect
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
+from minivllm.engine import spawn
 from minivllm.errors import MinivllmError
 from minivllm.version import __version__
 
@@ -19,10 +20,11 @@ class Command(NamedTuple):
     module: str  # imported only if the command is used: the help and a mistyped command answer at once
     help: str
     commands: Mapping[str, "Command"] = {}
+    has_core: bool = False  # it will need an engine core, unless it is only asked for help
 
 
 COMMANDS = {
-    "serve": Command("serve", "serve a model over HTTP with an OpenAI-compatible API"),
+    "serve": Command("serve", "serve a model over HTTP with an OpenAI-compatible API", has_core=True),
     "chat": Command("chat", "chat with the model of a running server"),
     "complete": Command("complete", "let the model of a running server continue a text"),
     "run-batch": Command("run_batch", "serve the requests of a JSONL file, without a server"),
@@ -54,6 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output, such as `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
+    finally:
+        spawn.end_spare()
 
 
 class Parser(argparse.ArgumentParser):
@@ -90,6 +94,8 @@ def _dispatch(prog: str, description: str, commands: Mapping[str, Command], argu
     command = commands[name]
     if command.commands:
         return _dispatch(f"{prog} {name}", f"{command.help[0].upper()}{command.help[1:]}.", command.commands, rest)
+    if command.has_core and not {"-h", "--help"} & set(rest):
+        spawn.start_spare()
     module = importlib.import_module(f"minivllm.entrypoints.cli.{command.module}")
     parser = Parser(prog=f"{prog} {name}")
     module.add_options(parser)
