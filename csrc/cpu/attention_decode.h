@@ -1,69 +1,102 @@
-// Attention for up to 16 rows on AMX tiles: some KV heads of one sequence at once, so that keys and values stream from memory in
-// the order in which they lie there. Keys and values are read straight from their pages.
+// Attention for up to 16 rows, of 8 a KV head at most: some KV heads of one sequence at once, so that keys and values stream from
+// memory in the order in which they lie there, and are read straight from their pages.
 //
 // Per block of keys:
-//   scores^T [16 keys x 16 rows] = sum over KV heads of keys (A) x queries^T (B). Each head's queries fill its own columns of B,
-//     the others are zero, so all heads share one result.
-//   softmax of all rows (attention_tile.h)
-//   output [rows of a head x 16 pairs of dims] += weights (A) x values (B). B wants pairs of keys, but a page has pairs of
-//     neighbouring dims. So weights times (1, 0) give the even dims, times (0, 1) the odd ones.
+//   scores^T [16 keys x 16 rows] = sum over KV heads of keys (A) x queries^T (B), on AMX tiles. Each head's queries fill its own
+//     columns of B, the others are zero, so all heads share one result.
+//   softmax with a row in each lane, which needs no transposition and no reduction across lanes
+//   output [rows of a head x dims] += weights x values in vectors of fp32: with so few rows tiles take longer, and a processor
+//     looks further ahead in memory past plain loads
 #pragma once
 #include "attention_tile.h"
 
 namespace minivllm {
 namespace MINIVLLM_ISA {
 
+constexpr long kHeadRows = 8;
+
+// acc += weights^T x values of keys [first, last), for Rows rows and Pairs x 32 dims. Of each 32 dims, acc holds the even ones
+// first. Values come in groups of 16, each fetched while the one before it is in use, the one after the last included: arithmetic
+// that waits for memory leaves no room for the loads behind it.
+template <int Rows, int Pairs>
+static void add_values(const float* weights, const Bf16* const* values, long first, long last, long dim, float* acc) {
+  __m512 even[Rows][Pairs], odd[Rows][Pairs];
+  MINIVLLM_UNROLL for (int r = 0; r < Rows; r++) {
+    MINIVLLM_UNROLL for (int p = 0; p < Pairs; p++) {
+      even[r][p] = _mm512_loadu_ps(acc + r * dim + p * 32);
+      odd[r][p] = _mm512_loadu_ps(acc + r * dim + p * 32 + 16);
+    }
+  }
+  const __m512i upper = _mm512_set1_epi32((int)0xffff0000);
+  for (long key = first; key < last;) {
+    const Bf16* from = values[key / kGroup] + key % kGroup * dim;
+    for (const long end = min_of(last, round_up(key + 1, kGroup)); key < end; key++, from += dim) {
+      const float* weight = weights + key * kGroup;
+      const Bf16* later = values[key / kGroup + 1] + key % kGroup * dim;
+      MINIVLLM_UNROLL for (int p = 0; p < Pairs; p++) __builtin_prefetch(later + p * 32);
+      MINIVLLM_UNROLL for (int p = 0; p < Pairs; p++) {
+        const __m512i both = _mm512_loadu_si512(from + p * 32);
+        const __m512 low = (__m512)_mm512_slli_epi32(both, 16), high = (__m512)_mm512_and_si512(both, upper);
+        MINIVLLM_UNROLL for (int r = 0; r < Rows; r++) {
+          even[r][p] = _mm512_fmadd_ps(_mm512_set1_ps(weight[r]), low, even[r][p]);
+          odd[r][p] = _mm512_fmadd_ps(_mm512_set1_ps(weight[r]), high, odd[r][p]);
+        }
+      }
+    }
+  }
+  MINIVLLM_UNROLL for (int r = 0; r < Rows; r++) {
+    MINIVLLM_UNROLL for (int p = 0; p < Pairs; p++) {
+      _mm512_storeu_ps(acc + r * dim + p * 32, even[r][p]);
+      _mm512_storeu_ps(acc + r * dim + p * 32 + 16, odd[r][p]);
+    }
+  }
+}
+
+using AddValues = void (*)(const float*, const Bf16* const*, long, long, long, float*);
+// [whether 64 dims fit at once][rows - 1]
+constexpr AddValues kAddValues[2][kHeadRows] = {
+    {add_values<1, 1>, add_values<2, 1>, add_values<3, 1>, add_values<4, 1>, add_values<5, 1>, add_values<6, 1>,
+     add_values<7, 1>, add_values<8, 1>},
+    {add_values<1, 2>, add_values<2, 2>, add_values<3, 2>, add_values<4, 2>, add_values<5, 1>, add_values<6, 1>,
+     add_values<7, 1>, add_values<8, 1>}};
+
 class DecodeAttention {
  public:
   DecodeAttention(const AttentionArgs& args, const AttentionItem& item, Scratch& scratch)
       : a(args), item(item), dim(args.head_dim), rows(item_rows(args, item)), head_rows(rows / item.num_kv_heads) {
-    // In floats; bf16 takes half.
-    const long for_queries = item.num_kv_heads * kGroup * dim / 2;
-    float* at = scratch.floats(for_queries + kGroup * dim * 3 / 2 + kGroup * kTileKeys * 7 / 2 + kGroup * kGroup + 2 * kGroup);
-    queries = (Bf16*)at;
-    acc = at += for_queries;
-    spare = (Bf16*)(at += kGroup * dim);
-    scores = at += kGroup * dim / 2;
-    even = (uint32_t*)(at += kGroup * kTileKeys);
-    odd = (uint32_t*)(at += kGroup * kTileKeys);
-    weights = (Bf16*)(at += kGroup * kTileKeys);
-    tile = at += kGroup * kTileKeys / 2;
-    top = at += kGroup * kGroup;
-    sum = at + kGroup;
-    memset(acc, 0, kGroup * dim * sizeof(float));
-    for (long row = 0; row < kGroup; row++) top[row] = kHidden, sum[row] = 0;
+    const long for_queries = item.num_kv_heads * kGroup * dim / 2;  // in floats; bf16 takes half
+    queries = (Bf16*)scratch.floats(for_queries + kTileKeys * kGroup + rows * dim);
+    scores = (float*)queries + for_queries;
+    acc = scores + kTileKeys * kGroup;
+    memset(acc, 0, rows * dim * sizeof(float));
     pack_queries();
+    for (long row = 0; row < kGroup; row++) {
+      const long position = row < rows ? row_position(a, item, row) : item.position;
+      lowest[row] = (int)max_of(item.key_begin, lowest_key(a, position));
+      highest[row] = (int)min_of(item.key_end - 1, position);
+    }
   }
 
   void run() {
-    const TileSoftmax softmax{a, item, scores, weights, top, sum, acc};
-    const Tiles multiply_keys(kGroup), multiply_values(head_rows);
+    const FullTiles config;
+    _tile_loadconfig(&config);
     for (long key = item.key_begin / kGroup * kGroup; key < item.key_end; key += kTileKeys) {
-      const long count = min_of(kTileKeys, item.key_end - key), key_groups = round_up(count, kGroup) / kGroup;
-      locate(key, key_groups);
-      _tile_loadconfig(&multiply_keys);
-      for (long k = 0; k < key_groups; k++) score(k);
-      softmax.update(0, rows, key, count);
-      spread_weights(key_groups);
-      _tile_loadconfig(&multiply_values);
-      for (long head = 0; head < item.num_kv_heads; head++) combine(head, key, count);
+      const long count = min_of(kTileKeys, item.key_end - key), first = max_of(0, item.key_begin - key);
+      const long groups = round_up(count, kGroup) / kGroup;
+      for (long k = 0; k < groups; k++) keys[k] = locate(key + k * kGroup);
+      next_keys = key + kTileKeys < item.key_end ? locate(key + kTileKeys) : keys[0];
+      for (long k = 0; k < groups; k += kGroupsAtOnce) score(k, min_of(kGroupsAtOnce, groups - k));
+      update(key, first, count);
+      for (long head = 0; head < item.num_kv_heads; head++) combine(head, first, count);
     }
     _tile_release();
-    for (long row = 0; row < rows; row++) finish(row);
+    float high[kGroup], total[kGroup];
+    store(high, top * 0.693147181f);
+    store(total, sum);
+    for (long row = 0; row < rows; row++) finish(row, high[row], total[row]);
   }
 
  private:
-  // 0 to 3: results; 4 and 5: A; of `results` rows. 6 and 7: 16 rows.
-  struct alignas(64) Tiles {
-    uint8_t palette = 1, start_row = 0, reserved[14] = {};
-    uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t height[16] = {0, 0, 0, 0, 0, 0, 16, 16};
-
-    explicit Tiles(long results) {
-      for (int i = 0; i < 6; i++) height[i] = (uint8_t)results;
-    }
-  };
-
   // Per KV head and 32 dims: 16 pairs of dims x 16 rows.
   void pack_queries() {
     memset(queries, 0, item.num_kv_heads * kGroup * dim * sizeof(Bf16));
@@ -74,80 +107,96 @@ class DecodeAttention {
     }
   }
 
-  // First key, of the first KV head, of every 16; a page holds whole groups. The next head's lie a page's keys further.
-  void locate(long key, long key_groups) {
-    const int32_t* table = a.block_tables + item.seq * a.table_stride;
-    for (long k = 0; k < key_groups; k++, key += kGroup) {
-      const long page = table[key / a.block_size], offset = key % a.block_size;
-      keys[k] = (const Bf16*)a.kv + ((page * a.kv_heads + item.kv_head) * a.block_size + offset) * dim;
-    }
+  // 16 keys of the first KV head; a page holds whole groups. The next head's lie a page's keys further.
+  const Bf16* locate(long key) const {
+    const long page = a.block_tables[item.seq * a.table_stride + key / a.block_size];
+    return (const Bf16*)a.kv + ((page * a.kv_heads + item.kv_head) * a.block_size + key % a.block_size) * dim;
   }
 
-  void score(long k) {
+  // From a key to its value.
+  long values_at() const { return a.blocks * a.kv_heads * a.block_size * dim; }
+
+  // Some groups at once, since each product waits for the one before it in the same result.
+  void score(long k, long count) {
     _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
     for (long head = 0; head < item.num_kv_heads; head++) {
       for (long d = 0; d < dim; d += kDepth) {
-        _tile_loadd(6, keys[k] + head * a.block_size * dim + d, dim * 2);
-        _tile_loadd(7, queries + head * kGroup * dim + d * kGroup, 64);
-        _tile_dpbf16ps(0, 6, 7);
+        const long at = head * a.block_size * dim + d;
+        _tile_loadd(5, queries + head * kGroup * dim + d * kGroup, 64);
+        _tile_loadd(4, keys[k] + at, dim * 2);
+        _tile_dpbf16ps(0, 4, 5);
+        if (count < 2) continue;
+        _tile_loadd(4, keys[k + 1] + at, dim * 2);
+        _tile_dpbf16ps(1, 4, 5);
+        if (count < 3) continue;
+        _tile_loadd(4, keys[k + 2] + at, dim * 2);
+        _tile_dpbf16ps(2, 4, 5);
+        if (count < 4) continue;
+        _tile_loadd(4, keys[k + 3] + at, dim * 2);
+        _tile_dpbf16ps(3, 4, 5);
       }
     }
-    _tile_stored(0, tile, 64);
-    transpose(tile, scores + k * kGroup, kTileKeys);
+    float* to = scores + k * kGroup * kGroup;
+    _tile_stored(0, to, 64);
+    if (count > 1) _tile_stored(1, to + 256, 64);
+    if (count > 2) _tile_stored(2, to + 512, 64);
+    if (count > 3) _tile_stored(3, to + 768, 64);
   }
 
-  // Per group of keys: rows x 16 keys, each beside a zero.
-  void spread_weights(long key_groups) {
-    for (long k = 0; k < key_groups; k++) {
-      for (long row = 0; row < rows; row++) {
-        const __m256i bits = _mm256_loadu_si256((const __m256i*)(weights + row * kTileKeys + k * kGroup));
-        const __m512i low = _mm512_cvtepu16_epi32(bits);
-        _mm512_store_si512(even + (k * kGroup + row) * kGroup, low);
-        _mm512_store_si512(odd + (k * kGroup + row) * kGroup, _mm512_slli_epi32(low, 16));
-      }
+  // Running softmax: scores -> weights; older results shrink by the change of the maximum. Meanwhile memory reads the first head's
+  // values.
+  void update(long key, long first, long count) {
+    constexpr float kLog2e = 1.44269504f;
+    const float scale = a.soft_cap == 0.0f ? a.scale * kLog2e : 1.0f;
+    if (a.soft_cap != 0.0f || needs_mask(a, item, key, count)) adjust(key, count);
+    vf high[2] = {splat(kHidden), splat(kHidden)}, total[2] = {};
+    for (long i = first; i < count; i++) high[i % 2] = vmax(high[i % 2], load(scores + i * kGroup));
+    const vf after = vmax(top, vmax(high[0], high[1]) * scale), factor = exp2(top - after);
+    for (long i = first; i < count; i++) {
+      const vf weight = exp2(load(scores + i * kGroup) * scale - after);
+      total[i % 2] += weight;
+      const Bf16* value = keys[i / kGroup] + values_at() + i % kGroup * dim;
+      for (long d = 0; d < dim; d += 32) __builtin_prefetch(value + d);
+      store(scores + i * kGroup, weight);
+    }
+    top = after;
+    sum = sum * factor + (total[0] + total[1]);
+    for (long row = 0; row < rows; row++) {
+      if (factor[row] == 1.0f) continue;
+      float* out = acc + row * dim;
+      for (long d = 0; d < dim; d += kLanes) store(out + d, load(out + d) * factor[row]);
     }
   }
 
-  void combine(long head, long key, long count) {
+  // Caps scores, and hides those that a row does not see.
+  void adjust(long key, long count) {
+    const vi low = load_bits<vi>(lowest), high = load_bits<vi>(highest);
+    for (long i = 0; i < count; i++) {
+      const vi at = vi{} + (int)(key + i);
+      vf score = load(scores + i * kGroup);
+      if (a.soft_cap != 0.0f) score = cap(score * a.scale, a.soft_cap) * 1.44269504f;
+      score = at < low ? splat(kHidden) : score;
+      store(scores + i * kGroup, at > high ? splat(kHidden) : score);
+    }
+  }
+
+  void combine(long head, long first, long count) {
+    const Bf16* values[kTileKeys / kGroup + 1];
+    const long at = values_at() + head * a.block_size * dim, groups = round_up(count, kGroup) / kGroup;
     float* out = acc + head * head_rows * dim;
-    for (long d = 0; d < dim; d += 64, out += 64) {
-      const bool two = dim - d >= 64;
-      _tile_loadd(0, out, dim * 4);
-      _tile_loadd(1, out + 16, dim * 4);
-      if (two) _tile_loadd(2, out + 32, dim * 4);
-      if (two) _tile_loadd(3, out + 48, dim * 4);
-      for (long k = 0; k * kGroup < count; k++) {
-        const Bf16* values = values_of(head, k, key, count) + d;
-        const long at = (k * kGroup + head * head_rows) * kGroup;
-        _tile_loadd(4, even + at, 64);
-        _tile_loadd(5, odd + at, 64);
-        _tile_loadd(6, values, dim * 2);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_dpbf16ps(1, 5, 6);
-        if (!two) continue;
-        _tile_loadd(7, values + 32, dim * 2);
-        _tile_dpbf16ps(2, 4, 7);
-        _tile_dpbf16ps(3, 5, 7);
-      }
-      _tile_stored(0, out, dim * 4);
-      _tile_stored(1, out + 16, dim * 4);
-      if (two) _tile_stored(2, out + 32, dim * 4);
-      if (two) _tile_stored(3, out + 48, dim * 4);
+    const bool wide = dim % 64 == 0;
+    const long step = wide && head_rows <= 4 ? 64 : 32;
+    for (long d = 0; d < dim; d += step) {
+      for (long k = 0; k < groups; k++) values[k] = keys[k] + at + d;
+      values[groups] = head + 1 < item.num_kv_heads ? values[0] + a.block_size * dim : next_keys + d;
+      kAddValues[wide][head_rows - 1](scores + head * head_rows, values, first, count, dim, out + d);
     }
   }
 
-  // Values of a group of keys where they lie. If the item does not own all of them, a copy with zeros, since a weight of zero
-  // does not hide a NaN.
-  const Bf16* values_of(long head, long k, long key, long count) {
-    const Bf16* at = keys[k] + (a.blocks * a.kv_heads + head) * a.block_size * dim;
-    const long first = max_of(0, item.key_begin - key - k * kGroup), last = min_of(kGroup, count - k * kGroup);
-    if (first == 0 && last == kGroup) return at;
-    memset(spare, 0, kGroup * dim * sizeof(Bf16));
-    memcpy(spare + first * dim, at + first * dim, (last - first) * dim * sizeof(Bf16));
-    return spare;
-  }
-
-  void finish(long row) {
+  void finish(long row, float high, float total) {
     float* out = acc + row * dim;
     for (long d = 0; d < dim; d += 32) {
       const __m512 evens = _mm512_loadu_ps(out + d), odds = _mm512_loadu_ps(out + d + 16);
@@ -156,16 +205,17 @@ class DecodeAttention {
       _mm512_storeu_ps(out + d, _mm512_permutex2var_ps(evens, first, odds));
       _mm512_storeu_ps(out + d + 16, _mm512_permutex2var_ps(evens, second, odds));
     }
-    finish_row(a, item, row, out, top[row] * 0.693147181f, sum[row]);
+    finish_row(a, item, row, out, high, total);
   }
 
   const AttentionArgs& a;
   const AttentionItem& item;
   const long dim, rows, head_rows;
-  Bf16 *queries, *weights, *spare;
-  uint32_t *even, *odd;
-  float *acc, *scores, *tile, *top, *sum;
-  const Bf16* keys[kTileKeys / kGroup];
+  Bf16* queries;
+  float *scores, *acc;  // [keys][16 rows], [rows][dim]
+  vf top = splat(kHidden), sum = {};
+  int lowest[kGroup], highest[kGroup];  // keys that a row sees
+  const Bf16 *keys[kTileKeys / kGroup], *next_keys;
 };
 
 }  // namespace MINIVLLM_ISA

@@ -12,15 +12,6 @@
 namespace minivllm {
 namespace MINIVLLM_ISA {
 
-constexpr long kGroupsAtOnce = 4;
-
-// Every tile is 16 rows of 64 bytes. 0 to 3: results; 4: A; 5: B.
-struct alignas(64) FullTiles {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
-};
-
 class TileAttention {
  public:
   TileAttention(const AttentionArgs& args, const AttentionItem& item, Scratch& scratch)
@@ -177,7 +168,8 @@ class TileAttention {
 bool tile_attention(const AttentionArgs& a) {
   if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0) return false;
   run_plan(a, [&](const AttentionItem& item, Scratch& scratch) {
-    if (item_rows(a, item) <= kGroup) return DecodeAttention(a, item, scratch).run();
+    const long rows = item_rows(a, item);
+    if (rows <= kGroup && rows <= kHeadRows * item.num_kv_heads) return DecodeAttention(a, item, scratch).run();
     TileAttention(a, item, scratch).run();
   });
   return true;
