@@ -10,6 +10,7 @@ from starlette.datastructures import State
 
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.sections.server import ServerConfig
+from minivllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from minivllm.entrypoints.batches.internal_call import BackgroundEngine, Call, caller
 from minivllm.entrypoints.batches.runner import BatchRunner
 from minivllm.entrypoints.batches.storage import BatchStore, FileStore
@@ -38,6 +39,7 @@ class AppState(State):
     chat_sessions: ChatSessions
     openai_serving_chat: OpenAIServingChat
     openai_serving_completion: OpenAIServingCompletion
+    anthropic_serving_messages: AnthropicServingMessages
     batch_runner: BatchRunner | None
     started: int  # Unix time
     draining: bool
@@ -75,6 +77,7 @@ def init_app_state(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineA
     state.chat_sessions = ChatSessions(engine, state.prompts, dialect, server.enable_auto_tool_choice)
     state.openai_serving_chat = OpenAIServingChat(engine, state.chat_sessions, fingerprint, server.response_role)
     state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
+    state.anthropic_serving_messages = AnthropicServingMessages(engine, state.prompts, state.chat_sessions)
     state.batch_runner = None
     state.started = int(time.time())
     state.draining = False

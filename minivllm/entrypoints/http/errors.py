@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+from typing_extensions import TypedDict
 
 from minivllm.errors import AuthenticationError, DeadlineError, EngineDeadError, MinivllmError, NotFoundError, OverloadedError
 from minivllm.utils.logging import get_logger
@@ -31,6 +32,26 @@ _STATUS_TYPES = {
     415: "UnsupportedMediaTypeError",
     503: OverloadedError.type,
 }
+# What clients of Anthropic's API know.
+ANTHROPIC_PATH = "/v1/messages"
+_ANTHROPIC_TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    404: "not_found_error",
+    405: "invalid_request_error",
+    413: "request_too_large",
+    415: "invalid_request_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+
+
+class AnthropicErrorBody(TypedDict):
+    type: str
+    error: dict[str, Any]
+
+
+ANTHROPIC_ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": AnthropicErrorBody}, "5XX": {"model": AnthropicErrorBody}}
 _INTERNAL = "The server failed on this request; its log has the details."
 # Names of union members that pydantic puts into an error's location; they are no fields.
 _UNION_TAG = re.compile(r"^(str|int|float|bool|dict|list|none|function-.*|.*\[.*)$")
@@ -50,28 +71,41 @@ async def _handle(request: Request, exc: Exception) -> Response:
         exc.detail = f"There is no {request.method} {request.url.path[:MAX_INPUT]} here."
     if isinstance(exc, MinivllmError):  # an unexpected exception goes on to the web server, which logs it
         _report(exc)
-    return error_response(exc)
+    return error_response(exc, request.scope)
 
 
-def error_response(exc: BaseException) -> Response:
+def error_response(exc: BaseException, scope: Scope) -> Response:
     status, error = describe(exc)
     headers = dict(getattr(exc, "headers", None) or {})
     if isinstance(exc, OverloadedError):
         headers["Retry-After"] = str(max(1, round(exc.retry_after)))
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
-    return Response(msgspec.json.encode({"error": error}), status, headers, media_type="application/json")
+    path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+    body = _anthropic(error) if path.startswith(ANTHROPIC_PATH) else {"error": error}
+    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
 
 
 async def send_error(exc: BaseException, scope: Scope, receive: Receive, send: Send) -> None:
     """For middleware, which stands outside the app's exception handlers."""
-    await error_response(exc)(scope, receive, send)
+    await error_response(exc, scope)(scope, receive, send)
 
 
 def error_event(exc: BaseException) -> bytes:
     """An error after the first byte of a stream, as an event; logged if it is ours to mend."""
     _report(exc)
     return b"data: " + msgspec.json.encode({"error": describe(exc)[1]}) + b"\n\n"
+
+
+def anthropic_error_event(exc: BaseException) -> bytes:
+    """The same in a stream of `/v1/messages`."""
+    _report(exc)
+    return b"event: error\ndata: " + msgspec.json.encode(_anthropic(describe(exc)[1])) + b"\n\n"
+
+
+def _anthropic(error: dict[str, Any]) -> dict[str, Any]:
+    """Anthropic's envelope, with what ours says more."""
+    return {"type": "error", "error": error | {"type": _ANTHROPIC_TYPES.get(error["code"], "api_error")}}
 
 
 def describe(exc: BaseException) -> tuple[int, dict[str, Any]]:

@@ -83,12 +83,14 @@ class AuthMiddleware:
 
     @staticmethod
     def _is_known(scope: Scope, digests: list[bytes]) -> bool:
-        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
-        scheme, _, token = given.partition(b" ")
+        headers = dict(reversed(scope["headers"]))
+        scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+        if scheme.lower() != b"bearer":
+            token = headers.get(b"x-api-key", b"")  # of Anthropic's clients
         digest = _digest(token.strip())
         # No early exit and digests of one length: the time taken says nothing about the keys.
         matches = [hmac.compare_digest(digest, key) for key in digests]
-        return scheme.lower() == b"bearer" and any(matches)
+        return any(matches)
 
 
 class DrainMiddleware:

@@ -3,6 +3,7 @@
 from fastapi import APIRouter
 
 from minivllm.entrypoints.admin import health, metrics, requests, tokenize, version
+from minivllm.entrypoints.anthropic import routes as anthropic_routes
 from minivllm.entrypoints.batches import routes as batch_routes
 from minivllm.entrypoints.openai import chat_routes, completion_routes, models_routes
 
@@ -10,6 +11,7 @@ ROUTERS: list[APIRouter] = [
     chat_routes.router,
     completion_routes.router,
     models_routes.router,
+    anthropic_routes.router,
     batch_routes.upload_router,
     batch_routes.router,
     tokenize.router,

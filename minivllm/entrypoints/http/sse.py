@@ -25,19 +25,30 @@ _HEADERS = [
 
 
 class EventStream(Response):
-    """Sends what `events` yields (whole events, as bytes), then `[DONE]`.
+    """Sends what `events` yields (whole events, as bytes), then `end`.
 
     The status line waits for the first event, so that a refusal still gets its own status; after that an error is one
-    event. If nothing comes for `keep_alive` seconds, a comment line goes out (and with it the status). A client that
+    event. If nothing comes for `keep_alive` seconds, `comment` goes out (and with it the status). A client that
     hangs up closes `events` at once.
     """
 
-    def __init__(self, events: AsyncGenerator[bytes, None], keep_alive: float = KEEP_ALIVE_SECONDS):
+    def __init__(
+        self,
+        events: AsyncGenerator[bytes, None],
+        keep_alive: float = KEEP_ALIVE_SECONDS,
+        *,
+        end: bytes = DONE,
+        comment: bytes = KEEP_ALIVE,
+        error_event: Callable[[BaseException], bytes] = error_event,
+    ):
         self.status_code = 200
         self.background = None
         self.raw_headers = list(_HEADERS)
         self._events = events
         self._keep_alive = keep_alive
+        self._end = end
+        self._comment = comment
+        self._error_event = error_event
         self._started = False
         self._silent = True
 
@@ -45,7 +56,7 @@ class EventStream(Response):
         async def comment() -> None:
             if self._silent:
                 await self._start(send)
-                await send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
+                await send({"type": "http.response.body", "body": self._comment, "more_body": True})
             self._silent = True
 
         try:
@@ -55,10 +66,10 @@ class EventStream(Response):
         except OverloadedError as exc:  # the server stops while the stream is open
             if not self._started:
                 raise
-            await send({"type": "http.response.body", "body": error_event(exc) + DONE})
+            await send({"type": "http.response.body", "body": self._error_event(exc) + self._end})
 
     async def _send_events(self, send: Send) -> None:
-        end = DONE
+        end = self._end
         async with aclosing(self._events) as events:
             try:
                 async for event in events:
@@ -69,7 +80,7 @@ class EventStream(Response):
             except Exception as exc:
                 if not self._started:
                     raise
-                end = error_event(exc) + DONE
+                end = self._error_event(exc) + self._end
         await self._start(send)
         await send({"type": "http.response.body", "body": end})
 
