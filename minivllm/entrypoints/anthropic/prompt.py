@@ -29,9 +29,8 @@ def tool_use(body: CountRequest) -> tuple[list[Tool], ToolUse | None]:
     tools = []
     for index, given in enumerate(body.tools or ()):
         if given.type not in (None, "custom"):
-            raise ClientError(
-                f"Tools of type {given.type[:64]!r} run at Anthropic; this server has none.", param=f"tools[{index}]"
-            )
+            what = f"Tools of type {given.type[:64]!r} run at Anthropic; this server has none."
+            raise ClientError(what, param=f"tools[{index}].type")
         schema = given.input_schema
         tools.append(Tool(name=given.name, description=given.description, parameters=schema, strict=bool(given.strict)))
     check_tools(tools, part="")
