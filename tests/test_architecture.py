@@ -184,7 +184,7 @@ def test_the_environment_is_read_in_one_place() -> None:
 def test_every_option_is_read_somewhere() -> None:
     """An option is there when what it sets works. Some are used up by config.resolve."""
     read = {node.attr for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    used_up = {"revision", "hf_overrides", "generation_config"}
+    used_up = {"revision", "hf_overrides", "generation_config", "runner", "convert", "pooler_config"}
     assert not set(AsyncEngineArgs.options()) - read - used_up
 
 

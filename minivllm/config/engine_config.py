@@ -9,6 +9,7 @@ from minivllm.config.sections.generation import GenerationConfig
 from minivllm.config.sections.load import LoadConfig
 from minivllm.config.sections.model import ModelConfig
 from minivllm.config.sections.observability import ObservabilityConfig
+from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.config.sections.scheduler import SchedulerConfig
 
 ENGINE_SECTIONS: dict[str, type] = {
@@ -33,3 +34,4 @@ class EngineConfig:
     observability: ObservabilityConfig
     spec: ModelSpec
     generation: GenerationConfig
+    pooling: PoolingConfig | None = None  # None: the model generates

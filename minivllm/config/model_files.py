@@ -53,17 +53,29 @@ class TokenizerFile(msgspec.Struct):
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file, {} if there is no such file; `ConfigError` if it is something else."""
+    content = _parse(path, {})
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path} must hold a JSON object.", param="model")
+    return content
+
+
+def read_objects(path: Path) -> list[dict[str, Any]]:
+    """Likewise a list of objects."""
+    content = _parse(path, [])
+    if not isinstance(content, list) or not all(isinstance(item, dict) for item in content):
+        raise ConfigError(f"{path} must hold a list of JSON objects.", param="model")
+    return content
+
+
+def _parse(path: Path, absent: object) -> Any:
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):  # the latter: a model that is one file
-        return {}
+        return absent
     except OSError as e:
         raise ConfigError(f"cannot read {path}: {e.strerror}.", param="model") from e
     except ValueError as e:
         raise ConfigError(f"{path} is not JSON: {e}.", param="model") from e
-    if not isinstance(content, dict):
-        raise ConfigError(f"{path} must hold a JSON object.", param="model")
-    return content
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -1,10 +1,12 @@
 """`ModelSpec`: a Hugging Face config.json as frozen dimensions and flags; with `config.hf` the only reader of its fields."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from minivllm.config.hf.parts import LatentSpec, LayerSpec, MoESpec, RopeSpec
+from minivllm.config.hf import encoders
+from minivllm.config.hf.parts import EncoderSpec, LatentSpec, LayerSpec, MoESpec, RopeSpec
 from minivllm.config.hf.reader import Reader
 from minivllm.config.hf.registry import flags_of
 from minivllm.config.hf.rope import rotary_dim_of
@@ -15,7 +17,7 @@ _SCALED_LIMIT = ("linear", "dynamic")  # these types carry the model beyond max_
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelSpec:
-    """Dimensions of a decoder and the flags by which families differ. `architecture` picks the family."""
+    """Dimensions of a model and the flags by which families differ. `architecture` picks the family."""
 
     architecture: str
     vocab_size: int
@@ -65,6 +67,7 @@ class ModelSpec:
     head_bias: bool = False
     moe: MoESpec | None = None
     latent: LatentSpec | None = None
+    encoder: EncoderSpec | None = None  # None: a decoder
 
     @property
     def num_layers(self) -> int:
@@ -79,6 +82,8 @@ class ModelSpec:
     @property
     def max_length(self) -> int:
         """The longest sequence the positions reach, rope scaling included unless it is of some layers only."""
+        if self.encoder is not None:
+            return self.max_position_embeddings - self.position_offset
         ropes = {layer.rope for layer in self.layers if layer.rope is not None}
         rope = ropes.pop() if len(ropes) == 1 else RopeSpec()
         if rope.type == "yarn":
@@ -87,8 +92,8 @@ class ModelSpec:
 
     @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelSpec":
-        """From the contents of config.json, as transformers 4 or 5 writes it; `ConfigError` if it is not a decoder we know."""
-        read, flags = flags_of(Reader(config, architecture_of(config)))
+        """From the contents of config.json, as transformers 4 or 5 writes it; `ConfigError` if it is no model we know."""
+        read, flags = flags_of(Reader(config, canonical(architecture_of(config))))
         num_heads, hidden_size = read.count("num_attention_heads"), read.count("hidden_size")
         num_kv_heads = flags.get("num_kv_heads") or read.count("num_key_value_heads", num_heads)
         if num_heads % num_kv_heads:
@@ -122,6 +127,14 @@ def architecture_of(config: Mapping[str, Any]) -> str:
     if not isinstance(architectures, list) or not architectures:
         raise ConfigError("the model's config.json names no architectures; set them with --hf-overrides.", param="model")
     return str(architectures[0])
+
+
+def canonical(architecture: str) -> str:
+    """Of a decoder the one that generates with the same layers: for LlamaModel it is LlamaForCausalLM."""
+    if architecture in encoders.FAMILIES or architecture.endswith("LMHeadModel"):
+        return architecture
+    base = re.sub("(Model|ForSequenceClassification)$", "", architecture)
+    return architecture if base == architecture else "GPT2LMHeadModel" if base == "GPT2" else f"{base}ForCausalLM"
 
 
 def token_ids(value: object) -> tuple[int, ...]:

@@ -5,11 +5,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minivllm.config import env, gguf_model, model_files
+from minivllm.config import env, gguf_model, model_files, pooling
 from minivllm.config.engine_config import ENGINE_SECTIONS, EngineConfig
-from minivllm.config.model_spec import ModelSpec, token_ids
+from minivllm.config.model_spec import ModelSpec, architecture_of, token_ids
 from minivllm.config.option import AUTO, options_of
 from minivllm.config.sections.generation import GenerationConfig
+from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.config.sections.server import ServerConfig
 from minivllm.errors import ConfigError
 from minivllm.utils import hub, process
@@ -37,6 +38,7 @@ class Draft:
     hf_config: dict[str, Any] = field(default_factory=dict)
     spec: ModelSpec | None = None
     generation: GenerationConfig = GenerationConfig()
+    pooling: PoolingConfig | None = None
 
 
 def resolve_engine(given: Mapping[str, Any], *, server: bool = False) -> EngineConfig:
@@ -51,7 +53,7 @@ def resolve_engine(given: Mapping[str, Any], *, server: bool = False) -> EngineC
         for name, section in ENGINE_SECTIONS.items()
     }
     assert draft.spec is not None
-    return EngineConfig(**sections, spec=draft.spec, generation=draft.generation)
+    return EngineConfig(**sections, spec=draft.spec, generation=draft.generation, pooling=draft.pooling)
 
 
 def find_model(draft: Draft) -> None:
@@ -83,6 +85,21 @@ def read_model(draft: Draft) -> None:
         asked = draft.values["quantization"]
         cannot = f"cannot be quantized to {asked}" if asked else "are not supported"
         raise ConfigError(f"quantized weights ({method}) {cannot}: use the model's unquantized form.", param="model")
+
+
+def choose_runner(draft: Draft) -> None:
+    assert draft.spec is not None
+    values, spec = draft.values, draft.spec
+    values["runner"] = pooling.choose_runner(
+        values["runner"], values["convert"], architecture_of(draft.hf_config), draft.folder
+    )
+    if values["runner"] == "pooling":
+        draft.pooling = pooling.read_pooling(spec, draft.folder, draft.hf_config, values["convert"], values["pooler_config"])
+    elif values["pooler_config"]:
+        raise ConfigError("--pooler-config is for pooling models: this one generates (--runner).", param="pooler_config")
+    values["convert"] = draft.pooling.task if draft.pooling is not None else "none"
+    if spec.encoder is not None:  # each token looks at all others: there are no chunks, and nothing to keep
+        values["enable_chunked_prefill"] = values["enable_prefix_caching"] = False
 
 
 def check_weights(draft: Draft) -> None:
@@ -144,6 +161,7 @@ def choose_max_model_len(draft: Draft) -> None:
     else:
         tokenizer_limit = None
     asked = draft.values["max_model_len"]
+    usual = pooling.max_length(draft.folder) if draft.pooling is not None else None
     draft.values["max_model_len_auto"] = asked == AUTO and "max_model_len" in draft.given
     if asked > limit:
         raise ConfigError(
@@ -153,7 +171,7 @@ def choose_max_model_len(draft: Draft) -> None:
             param="max_model_len",
             value=asked,
         )
-    draft.values["max_model_len"] = limit if asked == AUTO else asked
+    draft.values["max_model_len"] = min(limit, usual or limit) if asked == AUTO else asked
 
 
 def choose_step_size(draft: Draft) -> None:
@@ -212,6 +230,7 @@ RULES: list[Callable[[Draft], None]] = [
     find_model,
     find_tokenizer,
     read_model,
+    choose_runner,
     check_weights,
     read_generation_config,
     choose_device,

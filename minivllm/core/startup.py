@@ -32,13 +32,10 @@ def build_core(config: EngineConfig, progress: bool = False) -> tuple[EngineCore
         raise
     block_size = config.cache.block_size
     max_model_len = core.scheduler.max_model_len
-    logger.info(
-        "KV cache: %d blocks of %d tokens, room for %.1f requests of %d tokens at a time",
-        num_blocks,
-        block_size,
-        num_blocks / -(-max_model_len // block_size),
-        max_model_len,
-    )
+    if num_blocks:
+        room = num_blocks / -(-max_model_len // block_size)
+        form = "KV cache: %d blocks of %d tokens, room for %.1f requests of %d tokens at a time"
+        logger.info(form, num_blocks, block_size, room, max_model_len)
     return core, EngineReady(num_blocks, block_size, max_model_len, os.getpid())
 
 
@@ -51,6 +48,8 @@ def _count_blocks(config: EngineConfig, executor: Executor) -> int:
             logger.warning("num_gpu_blocks_override lowers the maximum model length to %d tokens", num_tokens)
         return num_blocks
     spec: KVSpec = executor.call_all("kv_spec")[0]
+    if spec.bytes_per_block == 0:
+        return 0
     available: int = min(executor.call_all("available_kv_bytes"))
     num_blocks = max(0, available) // spec.bytes_per_block
     max_model_len = config.model.max_model_len

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
 from time import monotonic
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,7 +20,10 @@ from minivllm.engine.output_processor import OutputProcessor
 from minivllm.engine.process_client import ProcessClient
 from minivllm.errors import EngineDeadError, MinivllmError, OverloadedError
 from minivllm.messages.output import EngineReady, RequestOutput
+from minivllm.messages.pooling_output import PoolingOutput, PoolingRequestOutput
+from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.prompt import Prompt
+from minivllm.messages.request import EngineRequest
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.stats import RequestState
 from minivllm.metrics.log_line import LOG_INTERVAL, LogLine
@@ -35,7 +39,7 @@ LONG_TEXT = 20_000  # characters; a longer prompt is tokenized in a thread, or a
 class AsyncLLMEngine:
     """Requests in, streams of `RequestOutput` out. Made by `from_engine_args`, which starts the core process at once.
 
-    `await start()` waits until the core can serve; `generate` does so by itself.
+    `await start()` waits until the core can serve; `generate` and `encode` do so by themselves.
     When the core dies, every open stream and every later call raise the same `EngineDeadError`.
     """
 
@@ -109,30 +113,36 @@ class AsyncLLMEngine:
             arrival_time = monotonic()
         await self.start()
         self.check_admission(sampling_params.n)
-        tokenized = await self._tokenize(prompt)
+        tokenized = await self._tokenize(prompt, self._inputs.tokenize, prompt)
         if sampling_params.structured_outputs is not None:
             await self._client.call_once("set_tokenizer", self._inputs.grammar_facts)
-        self._num_requests += 1
-        core_id = f"{request_id}#{self._num_requests}"
+        core_id = self._core_id(request_id)
         request = self._inputs.process(core_id, tokenized, sampling_params, priority, arrival_time)
-        if self.dead_error is not None:
-            raise self.dead_error
-        stream, children = self._outputs.add(request_id, tokenized.text, request)
-        timer: asyncio.TimerHandle | None = None
-        if timeout is not None:
-            left = arrival_time + timeout - monotonic()
-            timer = asyncio.get_running_loop().call_later(left, lambda: self._abort(self._outputs.expire(stream)))
-        try:
-            self._client.add(children)
-            while True:
-                output = await stream.next()
-                yield output
-                if output.finished:
-                    return
-        finally:
-            if timer is not None:
-                timer.cancel()
-            self._abort(self._outputs.drop(stream))
+        async with aclosing(self._run(request_id, tokenized.text, request, timeout)) as outputs:
+            async for output in outputs:
+                yield cast(RequestOutput, output)
+
+    async def encode(
+        self,
+        prompt: Prompt,
+        pooling_params: PoolingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+        arrival_time: float | None = None,
+        timeout: float | None = None,
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        """As `generate`, for pooling models: one output, when the whole text has been read."""
+        if arrival_time is None:
+            arrival_time = monotonic()
+        await self.start()
+        self.check_admission()
+        tokenized = await self._tokenize(prompt, self._inputs.tokenize_for_pooling, prompt, pooling_params)
+        core_id = self._core_id(request_id)
+        request = self._inputs.process_pooling(core_id, tokenized, pooling_params, priority, arrival_time)
+        async with aclosing(self._run(request_id, tokenized.text, request, timeout)) as outputs:
+            async for output in outputs:
+                yield cast(PoolingRequestOutput[PoolingOutput], output)
 
     async def abort(self, request_id: str) -> None:
         """End every request with this id; their streams end with finish reason "abort"."""
@@ -195,7 +205,7 @@ class AsyncLLMEngine:
         self._pump = asyncio.create_task(self._run_pump(), name="minivllm-outputs")
 
     def _set_facts(self, ready: EngineReady) -> None:
-        self.max_model_len = min(ready.max_model_len, ready.num_blocks * ready.block_size)
+        self.max_model_len = ready.max_model_len
         self._inputs = InputProcessor(self.config, self.tokenizer, self.max_model_len)
         cache = self.config.cache
         facts = {"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks}
@@ -231,13 +241,39 @@ class AsyncLLMEngine:
         for callback in self._death_callbacks:
             callback(error)
 
-    async def _tokenize(self, prompt: Prompt) -> TokenizedPrompt:
-        text = prompt.get("prompt") if isinstance(prompt, dict) else prompt
-        if not isinstance(text, str) or len(text) <= LONG_TEXT:
-            return self._inputs.tokenize(prompt)
+    def _core_id(self, request_id: str) -> str:
+        self._num_requests += 1
+        return f"{request_id}#{self._num_requests}"
+
+    async def _run(
+        self, request_id: str, text: str | None, request: EngineRequest, timeout: float | None
+    ) -> AsyncGenerator[RequestOutput | PoolingRequestOutput[PoolingOutput], None]:
+        if self.dead_error is not None:
+            raise self.dead_error
+        stream, children = self._outputs.add(request_id, text, request)
+        timer: asyncio.TimerHandle | None = None
+        if timeout is not None:
+            left = request.arrival_time + timeout - monotonic()
+            timer = asyncio.get_running_loop().call_later(left, lambda: self._abort(self._outputs.expire(stream)))
+        try:
+            self._client.add(children)
+            while True:
+                output = await stream.next()
+                yield output
+                if output.finished:
+                    return
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._abort(self._outputs.drop(stream))
+
+    async def _tokenize(self, prompt: Prompt, tokenize: Callable[..., TokenizedPrompt], *arguments: Any) -> TokenizedPrompt:
+        texts = [prompt.get("prompt"), prompt.get("second")] if isinstance(prompt, dict) else [prompt]
+        if sum(len(text) for text in texts if isinstance(text, str)) <= LONG_TEXT:
+            return tokenize(*arguments)
         if self._threads is None:
             self._threads = ThreadPoolExecutor(1, "minivllm-tokenize")
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._inputs.tokenize, prompt)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, tokenize, *arguments)
 
     def _abort(self, core_ids: list[str]) -> None:
         if core_ids and self.dead_error is None:

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minivllm.config.engine_config import EngineConfig
+from minivllm.engine.pooling_inputs import NO_SAMPLING, PoolingInputs
 from minivllm.errors import ClientError
+from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.prompt import Prompt
 from minivllm.messages.request import EngineRequest
 from minivllm.messages.sampling_params import SamplingParams
@@ -21,6 +23,7 @@ class TokenizedPrompt(NamedTuple):
     token_ids: list[int]
     text: str | None
     cache_salt: str | None
+    token_type_start: int | None = None
 
 
 class InputProcessor:
@@ -36,6 +39,8 @@ class InputProcessor:
         self._vocab_size = config.spec.vocab_size
         self._max_logprobs = config.model.max_logprobs
         self._eos_token_ids = list(config.generation.eos_token_ids)
+        self._pooling = PoolingInputs(config, tokenizer, max_length)
+        self._generates = config.pooling is None
 
     def tokenize(self, prompt: Prompt) -> TokenizedPrompt:
         """Any form of prompt to ids. The dear part for a long text, and safe to run in another thread."""
@@ -63,6 +68,43 @@ class InputProcessor:
         special_ids = {tokenizer.added_tokens[index]: index for index in tokenizer.special_ids}
         return tokenizer.to_json(), self._eos_token_ids, special_ids, tokenizer.size
 
+    def tokenize_for_pooling(self, prompt: Prompt, params: PoolingParams) -> TokenizedPrompt:
+        """Likewise for `process_pooling`. A text is cut here, inside of its special tokens; ids are cut as they stand."""
+        params = self._pooling.check(params)
+        if isinstance(prompt, str):
+            prompt = {"prompt": prompt}
+        if isinstance(prompt, dict) and "prompt_token_ids" not in prompt and isinstance(prompt.get("prompt"), str):
+            ids, start = self._pooling.tokenize(prompt, params)
+            return TokenizedPrompt(ids, prompt["prompt"], _check_salt(prompt.get("cache_salt")), start)
+        tokenized = self.tokenize(prompt)
+        return tokenized._replace(token_ids=self._pooling.cut(tokenized.token_ids, params))
+
+    def process_pooling(
+        self,
+        request_id: str,
+        prompt: TokenizedPrompt,
+        params: PoolingParams,
+        priority: int = 0,
+        arrival_time: float | None = None,
+    ) -> EngineRequest:
+        """As `process`, for `PoolingParams`."""
+        params = self._pooling.check(params)
+        _check_unicode("request_id", [request_id])
+        ids = self._check_ids(prompt.token_ids)
+        self._pooling.check_length(len(ids), params.task or "")
+        return EngineRequest(
+            request_id=request_id,
+            prompt_token_ids=ids,
+            sampling_params=NO_SAMPLING,
+            eos_token_ids=[],
+            bad_words_token_ids=[],
+            arrival_time=monotonic() if arrival_time is None else arrival_time,
+            priority=priority,
+            cache_salt=prompt.cache_salt,
+            pooling_params=params,
+            token_type_start=prompt.token_type_start,
+        )
+
     def process(
         self,
         request_id: str,
@@ -74,6 +116,8 @@ class InputProcessor:
         """A request that the core can trust. `request_id` is the core's, unique. `max_tokens` None: what is left."""
         if not isinstance(params, SamplingParams):
             raise ClientError(f"sampling_params must be SamplingParams, not {type(params).__name__}.", param="sampling_params")
+        if not self._generates:
+            raise ClientError("The model does not support text generation: it is a pooling model.", param="model")
         self._check_params(params)
         _check_unicode("request_id", [request_id])
         ids = self._check_ids(self._truncate(prompt.token_ids, params))

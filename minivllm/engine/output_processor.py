@@ -144,6 +144,6 @@ def _finished(stream: RequestStream, choice: Choice) -> FinishedRequest:
         num_prompt_tokens=len(stream.request.prompt_token_ids),
         num_generation_tokens=choice.num_tokens,
         n=params.n,
-        max_tokens=params.max_tokens,
+        max_tokens=params.max_tokens if stream.request.pooling_params is None else None,
         times=stream.metrics,
     )

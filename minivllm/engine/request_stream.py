@@ -3,8 +3,9 @@
 import asyncio
 
 from minivllm.engine.choice import Choice
-from minivllm.errors import MinivllmError
+from minivllm.errors import ClientError, MinivllmError
 from minivllm.messages.output import Logprob, RequestMetrics, RequestOutput, TokenOutput
+from minivllm.messages.pooling_output import Pooled, PoolingOutput, PoolingRequestOutput
 from minivllm.messages.request import EngineRequest
 from minivllm.messages.sampling_params import OutputKind
 from minivllm.text.logprobs import to_logprobs
@@ -23,6 +24,7 @@ class RequestStream:
         self.num_open = params.n
         self.num_cached_tokens = 0
         self.error: MinivllmError | None = None
+        self._pooled: Pooled | None = None
         self._prompt = prompt
         self._tokenizer = tokenizer if params.detokenize else None
         self._kind = params.output_kind
@@ -39,7 +41,8 @@ class RequestStream:
         metrics = self.metrics
         if metrics.first_scheduled_time is None and output.scheduled_time:
             metrics.first_scheduled_time = output.scheduled_time
-        if output.token_ids:
+        self._pooled = output.pooled
+        if output.token_ids or output.pooled is not None:
             if metrics.first_token_time is None:
                 metrics.first_token_time = time
             metrics.last_token_time = choice.last_token_time = time
@@ -66,8 +69,10 @@ class RequestStream:
             return len(self.request.prompt_token_ids) == 1 and self.choices[0].dirty  # they belong to the first output
         return any(choice.dirty for choice in self.choices)
 
-    def take(self) -> RequestOutput:
+    def take(self) -> RequestOutput | PoolingRequestOutput[PoolingOutput]:
         """All that the reader may have now. With DELTA: what is new, of the choices that have something new."""
+        if self.request.pooling_params is not None:
+            return self._take_pooled()
         delta = self._kind == OutputKind.DELTA
         if self._prompt_logprobs is None and self.request.sampling_params.prompt_logprobs is not None and not self._taken:
             self._prompt_logprobs = [None]
@@ -84,6 +89,12 @@ class RequestStream:
         self._taken = True
         return output
 
+    def _take_pooled(self) -> PoolingRequestOutput[PoolingOutput]:
+        if self._pooled is None:
+            raise ClientError(f"Request {self.request_id} was aborted.")
+        ids, output = self.request.prompt_token_ids, PoolingOutput(self._pooled)
+        return PoolingRequestOutput(self.request_id, output, ids, num_cached_tokens=self.num_cached_tokens)
+
     def wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -94,7 +105,7 @@ class RequestStream:
             self.error = error
             self.wake()
 
-    async def next(self) -> RequestOutput:
+    async def next(self) -> RequestOutput | PoolingRequestOutput[PoolingOutput]:
         """The next output; the error that ended the request, if one did."""
         while True:
             if self.error is not None:

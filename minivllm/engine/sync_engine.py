@@ -10,6 +10,8 @@ from minivllm.engine.client import InprocClient
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.messages.output import RequestOutput
+from minivllm.messages.pooling_output import PoolingOutput, PoolingRequestOutput
+from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.prompt import Prompt
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.metrics.families import Metric
@@ -24,7 +26,7 @@ class LLMEngine:
         self.config = config
         self.tokenizer = tokenizer
         ready = client.ready
-        self.max_model_len = min(ready.max_model_len, ready.num_blocks * ready.block_size)
+        self.max_model_len = ready.max_model_len
         self._client = client
         self._metrics = Recorder(config.model.served_model_names[0], self.max_model_len)
         self._metrics.set_info({"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks})
@@ -40,16 +42,20 @@ class LLMEngine:
         core, ready = build_core(config, progress)
         return cls(config, InprocClient(core, ready), tokenizer)
 
-    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams, priority: int = 0) -> None:
+    def add_request(self, request_id: str, prompt: Prompt, params: SamplingParams | PoolingParams, priority: int = 0) -> None:
         """`ClientError` if it cannot be served. A max_tokens that goes beyond the model's length is shortened."""
         arrival_time = monotonic()
         self._num_requests += 1
-        tokenized = self._inputs.tokenize(prompt)
-        if params.structured_outputs is not None:
-            self._client.call_once("set_tokenizer", self._inputs.grammar_facts)
-            self._client.call("compile_grammar", [params.structured_outputs])
         core_id = f"{request_id}#{self._num_requests}"
-        request = self._inputs.process(core_id, tokenized, params, priority, arrival_time)
+        if isinstance(params, PoolingParams):
+            tokenized = self._inputs.tokenize_for_pooling(prompt, params)
+            request = self._inputs.process_pooling(core_id, tokenized, params, priority, arrival_time)
+        else:
+            tokenized = self._inputs.tokenize(prompt)
+            if params.structured_outputs is not None:
+                self._client.call_once("set_tokenizer", self._inputs.grammar_facts)
+                self._client.call("compile_grammar", [params.structured_outputs])
+            request = self._inputs.process(core_id, tokenized, params, priority, arrival_time)
         self._client.add(self._outputs.add(request_id, tokenized.text, request)[1])
 
     def abort_request(self, request_id: str) -> None:
@@ -59,7 +65,7 @@ class LLMEngine:
         """Forget every request."""
         self._client.abort(self._outputs.drop_all())
 
-    def step(self) -> list[RequestOutput]:
+    def step(self) -> list[RequestOutput | PoolingRequestOutput[PoolingOutput]]:
         """One step of the core: the outputs of the requests that have something new, by their `output_kind`.
 
         A request that failed alone has a choice with finish reason "error".

@@ -6,16 +6,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from types import FrameType, TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from tqdm.auto import tqdm
 
 from minivllm.config.engine_args import EngineArgs
 from minivllm.engine.sync_engine import LLMEngine
+from minivllm.entrypoints.pooling.pairs import can_score, cosine, pair_up
 from minivllm.errors import ClientError
 from minivllm.messages.output import RequestOutput
-from minivllm.messages.prompt import Prompt, TokensPrompt
+from minivllm.messages.pooling_output import (
+    ClassificationOutput,
+    ClassificationRequestOutput,
+    EmbeddingOutput,
+    EmbeddingRequestOutput,
+    PoolingOutput,
+    PoolingRequestOutput,
+    ScoringOutput,
+    ScoringRequestOutput,
+)
+from minivllm.messages.pooling_params import PoolingParams
+from minivllm.messages.prompt import Prompt, TextPrompt, TokensPrompt
 from minivllm.messages.sampling_params import OutputKind, SamplingParams
 from minivllm.metrics.families import Metric
 from minivllm.text.chat_template import ChatTemplate
@@ -51,19 +63,74 @@ class LLM:
         """
         given = _as_list(prompts)
         params = _one_each(sampling_params if sampling_params is not None else self.get_default_sampling_params(), len(given))
-        priorities = _one_each(priority if priority is not None else 0, len(given))
-        ids: list[str] = []
-        try:
-            for prompt, each, urgency in zip(given, params, priorities, strict=True):
-                self._num_requests += 1
-                ids.append(str(self._num_requests))
-                final = msgspec.structs.replace(each, output_kind=OutputKind.FINAL_ONLY)
-                self.engine.add_request(ids[-1], prompt, final, urgency)
-            found = {output.request_id: output for output in self._run(len(ids), use_tqdm)}
-        finally:
-            if self.engine.has_unfinished():
-                self.engine.abort_all()
-        return [found[request_id] for request_id in ids]
+        final = [msgspec.structs.replace(each, output_kind=OutputKind.FINAL_ONLY) for each in params]
+        return cast(list[RequestOutput], self._run_all(given, final, use_tqdm, priority))
+
+    def encode(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool = True,
+        pooling_task: str | None = None,
+    ) -> list[PoolingRequestOutput[PoolingOutput]]:
+        """What a pooling model makes of each prompt; `outputs.data.tolist()` are the numbers.
+
+        `pooling_task` "token_embed" gives a vector for each token; None does what the model is for.
+        """
+        given = _as_list(prompts)
+        params = _one_each(pooling_params if pooling_params is not None else PoolingParams(), len(given))
+        if pooling_task is not None:
+            params = [msgspec.structs.replace(each, task=pooling_task) for each in params]
+        return cast(list[PoolingRequestOutput[PoolingOutput]], self._run_all(given, params, use_tqdm))
+
+    def embed(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[EmbeddingRequestOutput]:
+        """A vector for each prompt: `outputs.embedding`."""
+        found = self.encode(prompts, pooling_params, use_tqdm, "embed")
+        return [_with(output, EmbeddingOutput(output.outputs.data.tolist())) for output in found]
+
+    def classify(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
+        use_tqdm: bool = True,
+    ) -> list[ClassificationRequestOutput]:
+        """The probabilities of the classes for each prompt: `outputs.probs`."""
+        found = self.encode(prompts, pooling_params, use_tqdm, "classify")
+        return [_with(output, ClassificationOutput(output.outputs.data.tolist())) for output in found]
+
+    def score(
+        self,
+        data_1: str | Sequence[str],
+        data_2: str | Sequence[str],
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool = True,
+    ) -> list[ScoringRequestOutput]:
+        """How well the texts of each pair go together: `outputs.score`. One text goes with each of several others.
+
+        By a cross-encoder, or by the cosine of two embeddings.
+        """
+        config = self.engine.config.pooling
+        if config is None or not can_score(config):
+            raise ClientError("The model does not support Score API", param="model")
+        first, second = ([data] if isinstance(data, str) else list(data) for data in (data_1, data_2))
+        pairs = pair_up(first, second, "data_1")
+        if config.task == "classify":
+            prompts: list[Prompt] = [TextPrompt(prompt=one, second=other) for one, other in pairs]
+            found = self.encode(prompts, pooling_params, use_tqdm)
+            return [_with(output, ScoringOutput(output.outputs.data.tolist()[0])) for output in found]
+        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+        vectors = dict(zip(texts, self.embed(texts, pooling_params, use_tqdm), strict=True))
+        scored = []
+        for one, other in pairs:
+            a, b = vectors[one], vectors[other]
+            score = ScoringOutput(cosine(a.outputs.embedding, b.outputs.embedding))
+            scored.append(PoolingRequestOutput(a.request_id, score, a.prompt_token_ids + b.prompt_token_ids))
+        return scored
 
     def chat(
         self,
@@ -118,7 +185,27 @@ class LLM:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.shutdown()
 
-    def _run(self, num_requests: int, use_tqdm: bool) -> Iterator[RequestOutput]:
+    def _run_all(
+        self,
+        prompts: Sequence[Prompt],
+        params: Sequence[SamplingParams | PoolingParams],
+        use_tqdm: bool,
+        priority: Sequence[int] | None = None,
+    ) -> list[RequestOutput | PoolingRequestOutput[PoolingOutput]]:
+        priorities = _one_each(priority if priority is not None else 0, len(prompts))
+        ids: list[str] = []
+        try:
+            for prompt, each, urgency in zip(prompts, params, priorities, strict=True):
+                self._num_requests += 1
+                ids.append(str(self._num_requests))
+                self.engine.add_request(ids[-1], prompt, each, urgency)
+            found = {output.request_id: output for output in self._run(len(ids), use_tqdm)}
+        finally:
+            if self.engine.has_unfinished():
+                self.engine.abort_all()
+        return [found[request_id] for request_id in ids]
+
+    def _run(self, num_requests: int, use_tqdm: bool) -> Iterator[RequestOutput | PoolingRequestOutput[PoolingOutput]]:
         num_prompt = num_output = 0
         bar = tqdm(total=num_requests, desc="Processed prompts", dynamic_ncols=True, disable=not use_tqdm)
         with bar, _interrupts_between_steps() as raise_if_interrupted:
@@ -126,7 +213,8 @@ class LLM:
                 raise_if_interrupted()
                 for output in self.engine.step():
                     num_prompt += len(output.prompt_token_ids)
-                    num_output += sum(len(choice.token_ids) for choice in output.outputs)
+                    if isinstance(output, RequestOutput):
+                        num_output += sum(len(choice.token_ids) for choice in output.outputs)
                     seconds = max(bar.format_dict["elapsed"], 1e-3)
                     speeds = f"input: {num_prompt / seconds:.2f} toks/s, output: {num_output / seconds:.2f} toks/s"
                     bar.set_postfix_str(speeds, refresh=False)
@@ -171,6 +259,10 @@ def _interrupts_between_steps() -> Iterator[Callable[[], None]]:
         raise_if_interrupted()
     finally:
         signal.signal(signal.SIGINT, before or signal.SIG_DFL)
+
+
+def _with(output: PoolingRequestOutput[PoolingOutput], outputs: T) -> PoolingRequestOutput[T]:
+    return PoolingRequestOutput(output.request_id, outputs, output.prompt_token_ids, True, output.num_cached_tokens)
 
 
 def _as_list(prompts: Any) -> list[Prompt]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from minivllm.messages.pooling_output import Pooled
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.stats import SchedulerStats
 from minivllm.messages.step import TokenLogprobs
@@ -35,6 +36,7 @@ class TokenOutput(msgspec.Struct, array_like=True):
     num_cached_tokens: int = 0  # prompt tokens that came from the prefix cache at first admission
     num_preemptions: int = 0
     scheduled_time: float = 0.0  # time.monotonic() of the first step it was in
+    pooled: Pooled | None = None
 
 
 class TokenOutputs(msgspec.Struct, array_like=True, tag=True):

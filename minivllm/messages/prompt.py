@@ -6,6 +6,8 @@ from typing import TypedDict
 class TextPrompt(TypedDict, total=False):
     prompt: str
     cache_salt: str
+    second: str  # makes a pair of it, for models that score pairs
+    add_special_tokens: bool  # default: true
 
 
 class TokensPrompt(TypedDict, total=False):

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.sampling_params import SamplingParams
 
 # From here on, a request is background work: admitted when nothing else waits, and preempted first, by every policy.
@@ -11,7 +12,10 @@ BACKGROUND_PRIORITY = 1 << 62
 
 
 class EngineRequest(msgspec.Struct, array_like=True):
-    """One sequence to generate (n = 1 here: `engine.fanout` has divided larger n). Validated; the core trusts it."""
+    """One sequence to generate (n = 1 here: `engine.fanout` has divided larger n), or with `pooling_params` a text to pool.
+
+    Validated; the core trusts it. A text to pool generates nothing: its max_tokens is 0.
+    """
 
     request_id: str
     prompt_token_ids: list[int]
@@ -21,6 +25,8 @@ class EngineRequest(msgspec.Struct, array_like=True):
     arrival_time: float  # time.monotonic(), which all processes of one machine share
     priority: int = 0  # lower runs first, with scheduling_policy = "priority"
     cache_salt: str | None = None
+    pooling_params: PoolingParams | None = None
+    token_type_start: int | None = None  # the first token of the second text of a pair
 
 
 class AddRequests(msgspec.Struct, array_like=True, tag=True):

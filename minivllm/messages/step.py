@@ -6,6 +6,8 @@ admission and taken back on finish or preemption. Requests are sent whole once (
 
 import msgspec
 
+from minivllm.messages.pooling_output import Pooled
+from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.sampling_params import SamplingParams
 
 
@@ -22,6 +24,8 @@ class NewSlot(msgspec.Struct, array_like=True):
     eos_token_ids: list[int]
     bad_words_token_ids: list[list[int]]
     num_prompt_logprobs_done: int = 0  # after a preemption: prompt positions whose logprobs were delivered already
+    pooling_params: PoolingParams | None = None
+    token_type_start: int | None = None  # as in `EngineRequest`
 
 
 class ScheduledSlot(msgspec.Struct, array_like=True):
@@ -31,7 +35,7 @@ class ScheduledSlot(msgspec.Struct, array_like=True):
     num_tokens: int
     num_computed_tokens: int
     new_block_ids: list[int]  # to append to the slot's block table (empty for a slot in `new`)
-    sample: bool  # the last of these tokens is the last known one: its logits give the next token
+    sample: bool  # the last of these tokens is the last known one: its logits give the next token, or the text is pooled
 
 
 class TokenMask(msgspec.Struct, array_like=True):
@@ -68,6 +72,7 @@ class SlotResult(msgspec.Struct, array_like=True):
     prompt_logprobs: list[TokenLogprobs] | None = None  # for the prompt positions finished in this step, in order
     error: str | None = None  # this request failed alone (e.g. NaN logits); the others are unharmed
     error_param: str | None = None  # the field that the user must change; None: the error is ours
+    pooled: Pooled | None = None  # of a text that is pooled, in the place of a token
 
 
 class StepResult(msgspec.Struct, array_like=True):

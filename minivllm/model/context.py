@@ -14,3 +14,4 @@ class ForwardContext:
     backend: AttentionBackend
     metadata: AttentionMetadata
     kv_caches: Sequence[Tensor]  # one per layer, each of the back end's kv_shape
+    token_types: Tensor | None = None  # int64 [num_tokens], where the model has types: 1 in the second text of a pair

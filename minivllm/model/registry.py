@@ -1,9 +1,10 @@
 """Which family module builds which architecture; a new architecture that a family covers is one line here."""
 
 import importlib
+import re
 
 from minivllm.errors import ConfigError
-from minivllm.model.interface import CausalLM
+from minivllm.model.interface import Model
 
 _FAMILIES = "minivllm.model.families"
 _LLAMA = "llama:LlamaForCausalLM"
@@ -56,16 +57,26 @@ ARCHITECTURES: dict[str, str] = {
     "Starcoder2ForCausalLM": "llama:Starcoder2ForCausalLM",
 }
 
+# Encoders, by the first part of their architecture's name: what follows says which head the checkpoint has.
+ENCODERS = {
+    "Bert": "bert:BertEncoder",
+    "Roberta": "bert:RobertaEncoder",
+    "XLMRoberta": "bert:RobertaEncoder",
+    "Camembert": "bert:RobertaEncoder",
+    "ModernBert": "modernbert:ModernBertEncoder",
+}
+_ENCODER_USES = re.compile("(Model|ForMaskedLM|ForSequenceClassification)$")
 
-def model_class(architecture: str) -> type[CausalLM]:
+
+def model_class(architecture: str) -> type[Model]:
     """The class for an entry of `architectures` in config.json; `ConfigError` for one that is not in the table."""
-    target = ARCHITECTURES.get(architecture)
+    target = ARCHITECTURES.get(architecture) or ENCODERS.get(_ENCODER_USES.sub("", architecture))
     if target is None:
         raise ConfigError(
             f"Model architectures ['{architecture}'] are not supported for now. "
-            f"Supported architectures: {', '.join(sorted(ARCHITECTURES))}",
+            f"Supported architectures: {', '.join(sorted([*ARCHITECTURES, *(f'{family}Model' for family in ENCODERS)]))}",
             param="model",
         )
     module, name = target.split(":")
-    found: type[CausalLM] = getattr(importlib.import_module(f"{_FAMILIES}.{module}"), name)
+    found: type[Model] = getattr(importlib.import_module(f"{_FAMILIES}.{module}"), name)
     return found

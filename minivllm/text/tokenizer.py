@@ -43,10 +43,32 @@ class Tokenizer:
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of `text`. Raises `ClientError` for text that is not Unicode (a lone surrogate)."""
+        return self._encode(text, add_special_tokens).ids
+
+    def encode_cut(
+        self, text: str, second: str | None = None, *, limit: int | None, side: str = "right", add_special_tokens: bool = True
+    ) -> tuple[list[int], int | None]:
+        """Ids of a text or a pair, and the first token of the second text's type where the tokenizer has such types.
+
+        More than `limit` tokens lose those at `side` ("left" or "right") of the text, of the longer one first; the special
+        tokens around them stay.
+        """
+        if limit is None and second is None:
+            return self.encode(text, add_special_tokens), None
+        parts = [self._encode(each, False) for each in (text, second) if each is not None]
+        if limit is not None:
+            special = self.backend.num_special_tokens_to_add(second is not None) if add_special_tokens else 0
+            for part, size in zip(parts, _shares([len(part) for part in parts], max(limit - special, 0)), strict=True):
+                part.truncate(size, direction=side)
+        whole = self.backend.post_process(parts[0], parts[1] if second is not None else None, add_special_tokens)
+        start = next((index for index, kind in enumerate(whole.type_ids) if kind == 1), None)
+        return whole.ids[:limit], start
+
+    def _encode(self, text: str, add_special_tokens: bool) -> tokenizers.Encoding:
         try:
             if len(text) < LONG_TEXT:
-                return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
-            return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids
+                return self.backend.encode(text, add_special_tokens=add_special_tokens)
+            return self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0]
         except (TypeError, UnicodeEncodeError) as error:
             if not isinstance(text, str):
                 raise
@@ -210,6 +232,17 @@ def _decoder_kind(backend: tokenizers.Tokenizer) -> tuple[str, int, list[tuple[s
     if kinds == ["ByteFallback", "Fuse", "Strip"] and steps[2]["content"] == " " and not steps[2]["stop"]:
         return "fallback", steps[2]["start"], replaced
     return "other", 0, []
+
+
+def _shares(sizes: list[int], room: int) -> list[int]:
+    """How many tokens of each of one or two texts fit, as the tokenizers library divides the room: the longer one gives."""
+    if len(sizes) == 1:
+        return [min(sizes[0], room)]
+    short, long = sorted(sizes)
+    if short + long > room:
+        short = min(short, room // 2)
+        long = room - short
+    return [short, long] if sizes[0] <= sizes[1] else [long, short]
 
 
 def _fallback_byte(token: str) -> bytes | None:

@@ -19,3 +19,4 @@ class ForwardInputs:
     sample_rows: Tensor  # int64 [num_samples]: rows of the hidden states whose logits give a next token
     sample_slots: npt.NDArray[np.int64]  # [num_samples]: the slots that get it
     query_start: npt.NDArray[np.int32]  # [num_seqs + 1], as in `attention`, on the host
+    token_types: Tensor | None = None  # int64 [num_tokens], if there is a pair of texts: 1 in the second

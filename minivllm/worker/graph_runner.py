@@ -10,7 +10,7 @@ from minivllm.kernels import Ops, Unrecordable
 from minivllm.model.attention.backend import AttentionBackend
 from minivllm.model.attention.metadata import AttentionMetadata
 from minivllm.model.context import ForwardContext
-from minivllm.model.interface import CausalLM
+from minivllm.model.interface import Model
 from minivllm.utils.logging import get_logger
 from minivllm.worker.forward_inputs import ForwardInputs
 
@@ -21,7 +21,7 @@ _TOKENS, _SEQS = 11, 7
 
 
 class GraphRunner:
-    def __init__(self, model: CausalLM, backend: AttentionBackend, ops: Ops):
+    def __init__(self, model: Model, backend: AttentionBackend, ops: Ops):
         self._model = model
         self._backend = backend
         self._recording = ops.recording
@@ -54,7 +54,7 @@ class GraphRunner:
         return program.run(tensors_of(inputs), (num_tokens, len(inputs.attention.context_lens)))
 
     def _forward(self, inputs: ForwardInputs, kv_caches: Sequence[Tensor]) -> Tensor:
-        ctx = ForwardContext(self._backend, self._backend.prepare(inputs.attention), kv_caches)
+        ctx = ForwardContext(self._backend, self._backend.prepare(inputs.attention), kv_caches, inputs.token_types)
         return self._model.forward(inputs.input_ids, inputs.positions, ctx)
 
 

@@ -3,6 +3,7 @@
 from itertools import accumulate
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from minivllm.messages.step import StepPlan
@@ -12,10 +13,12 @@ from minivllm.worker.request_slots import RequestSlots
 
 
 class InputBuilder:
-    def __init__(self, slots: RequestSlots, block_size: int, device: str):
+    def __init__(self, slots: RequestSlots, block_size: int, device: str, has_types: bool = False):
+        """has_types: whether the model tells the two texts of a pair apart by types of tokens."""
         self._slots = slots
         self._block_size = block_size
         self._device = device
+        self._has_types = has_types
 
     def build(self, plan: StepPlan) -> ForwardInputs:
         """The plan must have been applied to the slots, and must schedule at least one token."""
@@ -47,7 +50,17 @@ class InputBuilder:
             sample_rows=self._tensor(np.array([starts[index + 1] - 1 for index in sampled], dtype=np.int64)),
             sample_slots=slots[sampled],
             query_start=query_start,
+            token_types=self._token_types(plan, token_slots, positions) if self._has_types else None,
         )
+
+    def _token_types(
+        self, plan: StepPlan, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
+    ) -> torch.Tensor | None:
+        starts = {s.slot: self._slots.requests[s.slot].token_type_start for s in plan.scheduled}
+        if not any(starts.values()):
+            return None
+        second = np.array([starts[slot] or positions.max() + 1 for slot in slots.tolist()])
+        return self._tensor((positions >= second).astype(np.int64))
 
     def _tensor(self, array: np.ndarray) -> torch.Tensor:
         tensor = torch.from_numpy(array)

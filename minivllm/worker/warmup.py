@@ -27,6 +27,12 @@ def warmup_plans(num_slots: int, num_blocks: int, block_size: int, max_model_len
     yield StepPlan(-1, list(slots), [], [])
 
 
+def pooling_plans(num_slots: int, num_blocks: int, block_size: int, max_model_len: int) -> Iterator[StepPlan]:
+    """A short text; a model without a cache has no blocks and needs none."""
+    length = min(_PROMPT, max_model_len, num_blocks * block_size or max_model_len)
+    yield from timing_plans(length, block_size)
+
+
 def timed_lengths(num_blocks: int, block_size: int, max_model_len: int) -> list[int]:
     """Lengths of prompts whose time tells how long a step takes; as far as the cache holds them."""
     return [length for length in _TIMED_PROMPTS if length < max_model_len and length <= num_blocks * block_size]

@@ -6,21 +6,25 @@ import torch
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.env import no_extension
-from minivllm.kernels import ops_for
+from minivllm.kernels import Ops, ops_for
 from minivllm.messages.kv_spec import KVSpec
 from minivllm.messages.step import StepPlan, StepResult
 from minivllm.model.attention.select import select_backend
+from minivllm.model.interface import CausalLM, Model
+from minivllm.model.loading.dense import Dense
 from minivllm.model.loading.load import load_model
+from minivllm.model.pooling import Pooler
 from minivllm.worker.devices import DEVICES
 from minivllm.worker.graph_runner import GraphRunner
 from minivllm.worker.input_builder import InputBuilder
 from minivllm.worker.kv_pool import KVPool
 from minivllm.worker.memory import available_kv_bytes
 from minivllm.worker.model_runner import ModelRunner
+from minivllm.worker.pooling_runner import PoolingRunner
 from minivllm.worker.prompt_logprobs import PromptLogprobs
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.sampler import Sampler
-from minivllm.worker.warmup import timed_lengths, timing_plans, warmup_plans
+from minivllm.worker.warmup import pooling_plans, timed_lengths, timing_plans, warmup_plans
 
 _SLOW_SECONDS = 0.045  # a step that takes this long says enough about longer ones
 _LONG_SECONDS = 0.5  # too long to do it again
@@ -36,7 +40,7 @@ class Worker:
         self._config = config
         self._device = DEVICES[config.device.device](config.device)
         self._pool: KVPool | None = None
-        self._runner: ModelRunner | None = None
+        self._runner: ModelRunner | PoolingRunner | None = None
 
     def init_device(self) -> None:
         self._device.set_up()
@@ -48,18 +52,24 @@ class Worker:
         ops = ops_for(device, use_extension=not no_extension())
         backend = select_backend(config.spec, dtype, kv_dtype, device)(config.spec, ops)
         model = load_model(config, ops, dtype, device, self._device.memory().free, progress)
-        num_slots, block_size = config.scheduler.max_num_seqs, config.cache.block_size
-        vocab_size = min(config.spec.vocab_size, config.generation.num_tokens or config.spec.vocab_size)
-        slots = RequestSlots(num_slots, config.model.max_model_len, block_size)
+        block_size = config.cache.block_size
+        slots = RequestSlots(config.scheduler.max_num_seqs, config.model.max_model_len, block_size)
         self._pool = KVPool(backend, config.spec.num_layers, block_size, kv_dtype, device)
-        self._runner = ModelRunner(
-            model,
-            GraphRunner(model, backend, ops),
-            slots,
-            InputBuilder(slots, block_size, device),
-            Sampler(ops.sampling, slots, num_slots, config.model.seed, vocab_size),
-            PromptLogprobs(ops.sampling, slots, model, vocab_size),
-        )
+        graphs = GraphRunner(model, backend, ops)
+        builder = InputBuilder(slots, block_size, device, has_types=config.spec.encoder is not None)
+        self._runner = self._make_runner(model, graphs, slots, builder, ops)
+
+    def _make_runner(
+        self, model: Model, graphs: GraphRunner, slots: RequestSlots, builder: InputBuilder, ops: Ops
+    ) -> ModelRunner | PoolingRunner:
+        config, pooling = self._config, self._config.pooling
+        if pooling is not None:
+            dense = [Dense(folder, self._device.torch_name) for folder in pooling.dense]
+            return PoolingRunner(graphs, slots, builder, Pooler(pooling, model, getattr(torch, config.model.dtype), dense))
+        assert isinstance(model, CausalLM), "config.resolve makes pooling models of those that cannot generate"
+        vocab_size = min(config.spec.vocab_size, config.generation.num_tokens or config.spec.vocab_size)
+        sampler = Sampler(ops.sampling, slots, config.scheduler.max_num_seqs, config.model.seed, vocab_size)
+        return ModelRunner(model, graphs, slots, builder, sampler, PromptLogprobs(ops.sampling, slots, model, vocab_size))
 
     def kv_spec(self) -> KVSpec:
         return self._loaded_pool().spec(self._config.spec.sliding_window)
@@ -71,14 +81,14 @@ class Worker:
         pool, runner = self._loaded_pool(), self._runner
         assert runner is not None
         pool.allocate(num_blocks)
-        if not self._config.model.enforce_eager:
+        if not self._config.model.enforce_eager and self._config.spec.encoder is None:  # encoders call torch on their way
             runner.capture(pool.layers, self._config.scheduler.max_num_batched_tokens)
 
     def warm_up(self) -> None:
-        config, layers = self._config, self._loaded_pool().layers
-        for plan in warmup_plans(
-            config.scheduler.max_num_seqs, layers[0].shape[1], config.cache.block_size, config.model.max_model_len
-        ):
+        config, num_blocks = self._config, self._loaded_pool().layers[0].shape[1]
+        num_slots, block_size, length = config.scheduler.max_num_seqs, config.cache.block_size, config.model.max_model_len
+        pooling = config.pooling is not None
+        for plan in (pooling_plans if pooling else warmup_plans)(num_slots, num_blocks, block_size, length):
             self.execute(plan)
 
     def time_prefills(self) -> list[tuple[int, float]]:

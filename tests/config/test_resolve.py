@@ -30,6 +30,8 @@ def test_defaults(make_model: MakeModel) -> None:
 def test_a_resolved_config_holds_nothing_to_be_chosen_yet(make_model: MakeModel) -> None:
     config = EngineArgs(make_model()).resolve()
     for section in dataclasses.fields(config):
+        if getattr(config, section.name) is None:  # the model does not pool
+            continue
         for field, value in dataclasses.asdict(getattr(config, section.name)).items():
             assert value not in ("auto", "") or field in ("load_format", "generation_config"), f"{field} is {value!r}"
             assert value != -1 or field == "max_logprobs", f"{field} is {value!r}"

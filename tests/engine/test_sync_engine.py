@@ -12,7 +12,7 @@ from minivllm.messages.sampling_params import OutputKind, SamplingParams
 @pytest.fixture
 def engine(tokenizer, core):
     sync_engine = pytest.importorskip("minivllm.engine.sync_engine")
-    return sync_engine.LLMEngine(make_engine_config(tokenizer), InprocClient(core, EngineReady(10, 4, 64, 1)), tokenizer)
+    return sync_engine.LLMEngine(make_engine_config(tokenizer), InprocClient(core, EngineReady(10, 4, 40, 1)), tokenizer)
 
 
 def test_steps(engine, core):
@@ -25,7 +25,7 @@ def test_steps(engine, core):
     assert engine.step() == []
 
 
-def test_pool_is_the_limit_where_it_is_smaller(engine):
+def test_what_the_core_can_hold_is_the_limit(engine):
     assert engine.max_model_len == 40
     with pytest.raises(ClientError, match="maximum context length is 40 tokens"):
         engine.add_request("a", [65] * 41, SamplingParams())

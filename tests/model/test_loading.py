@@ -150,7 +150,7 @@ def test_unsupported_architecture(make_checkpoint, load_worker):
     folder = make_checkpoint("llama2").folder
     edit_config(folder, architectures=["MambaForCausalLM"])
     said = refusal(load_worker, folder)
-    assert said.startswith("Model architectures ['MambaForCausalLM'] are not supported for now. Supported architectures: Bloom")
+    assert said.startswith("Model architectures ['MambaForCausalLM'] are not supported for now. Supported architectures: Bert")
 
 
 def test_too_large_for_the_memory(make_checkpoint, load_worker):

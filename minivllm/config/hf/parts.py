@@ -62,3 +62,13 @@ class LatentSpec:
     nope_dim: int  # of a head's query and key, not turned by the position
     rope_dim: int  # turned; the key's part is the same for all heads
     v_dim: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EncoderSpec:
+    """What only encoders have: kinds of tokens, and the head of their classifiers."""
+
+    type_vocab_size: int = 0  # kinds of tokens, which tell the two texts of a pair apart
+    classifier_pooling: str = "cls"
+    classifier_bias: bool = True
+    classifier_act: str = "tanh"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from minivllm.config.hf import families, legacy, mixtures
+from minivllm.config.hf import encoders, families, legacy, mixtures
 from minivllm.config.hf.layers import layers_of
 from minivllm.config.hf.reader import Reader
 
@@ -72,4 +72,5 @@ FAMILIES: dict[str, Callable[[Reader], Flags]] = {
     "Ernie4_5ForCausalLM": families.ernie,
     **legacy.FAMILIES,
     **mixtures.FAMILIES,
+    **encoders.FAMILIES,
 }

@@ -31,6 +31,23 @@ class ModelConfig:
         choices=("int8",),
         short="-q",
     )
+    runner: str = option(
+        "auto",
+        "generate text, or pooling: turn texts into embeddings or scores. auto: pooling for models that are made for it.",
+        choices=("auto", "generate", "pooling"),
+    )
+    convert: str = option(
+        "auto",
+        "What a pooling model gives: embed (embeddings), classify (classes and scores). auto: by its architecture; none: only "
+        "if it is made for it.",
+        choices=("auto", "none", "embed", "classify"),
+    )
+    pooler_config: dict[str, Any] = option(
+        {},
+        "JSON object that says otherwise than the model's files how it pools: `pooling_type` (CLS, LAST, MEAN, MAX), "
+        "`use_activation` (normalise embeddings).",
+        metavar="JSON",
+    )
     max_model_len: int = option(
         AUTO,
         "Longest prompt plus output, in tokens (12k = 12,000; 12K = 12,288). Default: what the model allows; "

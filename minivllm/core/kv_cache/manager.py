@@ -18,18 +18,21 @@ class SequenceBlocks:
 
 
 class KVCacheManager:
-    """Counts in tokens outside, in blocks inside. A sequence's tokens may only be appended to."""
+    """Counts in tokens outside, in blocks inside. A sequence's tokens may only be appended to.
+
+    No blocks at all are for a model that keeps no keys and values: every sequence then has what it needs.
+    """
 
     def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True):
         self.block_size = block_size
-        self.enable_prefix_caching = enable_prefix_caching
+        self.enable_prefix_caching = enable_prefix_caching and num_blocks > 0
         self._pool = BlockPool(num_blocks)
         self._hasher = BlockHasher(block_size)
 
     @property
     def usage(self) -> float:
         """Share of blocks that sequences hold, 0 to 1."""
-        return 1 - self._pool.num_free / self._pool.num_blocks
+        return 1 - self._pool.num_free / self._pool.num_blocks if self._pool.num_blocks else 0.0
 
     def open(self, cache_salt: str | None = None) -> SequenceBlocks:
         """The record of a new sequence. Sequences with different salts never share a block."""
@@ -64,6 +67,8 @@ class KVCacheManager:
 
         `cached` (from `match_prefix`) become the first blocks of a sequence that has none. `spare` blocks must stay free.
         """
+        if not self._pool.num_blocks:
+            return []
         num_held = len(blocks.block_ids)
         num_new = -(-num_tokens // self.block_size) - num_held - len(cached)
         if num_new <= 0 and not cached:

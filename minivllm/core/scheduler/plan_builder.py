@@ -30,6 +30,8 @@ class PlanBuilder:
                 eos_token_ids=data.eos_token_ids,
                 bad_words_token_ids=data.bad_words_token_ids,
                 num_prompt_logprobs_done=request.num_prompt_logprobs,
+                pooling_params=data.pooling_params,
+                token_type_start=data.token_type_start,
             )
         )
 

@@ -60,6 +60,12 @@ class Request:
         )
 
     @property
+    def wants_all_hidden(self) -> bool:
+        """Prompt tokens must pass through the model for more than their keys and values."""
+        pooling = self.data.pooling_params
+        return self.wants_prompt_logprobs or (pooling is not None and pooling.skip_reading_prefix_cache)
+
+    @property
     def max_cached_tokens(self) -> int:
         """How many leading tokens may come from the prefix cache. At least one is always computed, to sample from."""
-        return self.num_prompt_logprobs if self.wants_prompt_logprobs else len(self.tokens) - 1
+        return self.num_prompt_logprobs if self.wants_all_hidden else len(self.tokens) - 1

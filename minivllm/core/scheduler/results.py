@@ -13,10 +13,13 @@ def accept(request: Request, result: SlotResult) -> TokenOutput | None:
     if result.prompt_logprobs:
         request.prompt_logprobs += result.prompt_logprobs
         request.num_prompt_logprobs += len(result.prompt_logprobs)
-    if not result.token_ids:
+    if not result.token_ids and result.pooled is None:
         return None
     output = _output(request)
     request.num_pending -= 1
+    if result.pooled is not None:
+        output.pooled, output.finish_reason = result.pooled, FinishReason.STOP
+        return output
     if request.data.sampling_params.max_tokens == 0:  # only the prompt's logprobs are wanted
         output.finish_reason = FinishReason.LENGTH
     else:

@@ -43,7 +43,7 @@ class Scheduler:
         """With `costs`, a step is limited by the time it takes, too."""
         self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
         # A sequence that grows beyond the whole pool could never be computed, so the pool is a length limit too.
-        self.max_model_len = min(max_model_len, num_blocks * cache.block_size)
+        self.max_model_len = min(max_model_len, num_blocks * cache.block_size) if num_blocks else max_model_len
         self._config = config
         self._budget = StepBudget(config.max_num_batched_tokens, costs)
         if not config.enable_chunked_prefill and config.max_num_batched_tokens < self.max_model_len:
@@ -118,7 +118,8 @@ class Scheduler:
             if request.epoch != epoch:
                 continue  # preempted or ended since
             slot_result = by_slot.get(scheduled.slot) or SlotResult(scheduled.slot, [])
-            assert slot_result.error or bool(slot_result.token_ids) == scheduled.sample, "sampled without being asked, or not"
+            sampled = bool(slot_result.token_ids) or slot_result.pooled is not None
+            assert slot_result.error or sampled == scheduled.sample, "sampled without being asked, or not"
             output = results.accept(request, slot_result)
             if output is not None:
                 outputs.append(output)
@@ -235,7 +236,7 @@ class Scheduler:
         if request.num_cached_tokens is None:  # blocks it finds again after a preemption are its own, and no merit
             request.num_cached_tokens = num_cached_tokens
             request.scheduled_time = time.monotonic()
-            if self.kv_cache.enable_prefix_caching and not request.wants_prompt_logprobs:
+            if self.kv_cache.enable_prefix_caching and not request.wants_all_hidden:
                 self._stats.prefix_cache_queries += request.num_prompt_tokens
                 self._stats.prefix_cache_hits += num_cached_tokens
         request.status = Status.RUNNING

@@ -21,6 +21,8 @@ from minivllm.entrypoints.http.middleware import middleware
 from minivllm.entrypoints.http.routers import ROUTERS
 from minivllm.entrypoints.openai.chat_serving import OpenAIServingChat
 from minivllm.entrypoints.openai.completion_serving import OpenAIServingCompletion
+from minivllm.entrypoints.pooling.embedding_serving import OpenAIServingEmbedding
+from minivllm.entrypoints.pooling.score_serving import ServingScores
 from minivllm.text.parsers.registry import Dialect, choose
 from minivllm.version import __version__
 
@@ -41,6 +43,8 @@ class AppState(State):
     openai_serving_completion: OpenAIServingCompletion
     anthropic_serving_messages: AnthropicServingMessages
     batch_runner: BatchRunner | None
+    openai_serving_embedding: OpenAIServingEmbedding
+    serving_scores: ServingScores
     started: int  # Unix time
     draining: bool
 
@@ -79,6 +83,8 @@ def init_app_state(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineA
     state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
     state.anthropic_serving_messages = AnthropicServingMessages(engine, state.prompts, state.chat_sessions)
     state.batch_runner = None
+    state.openai_serving_embedding = OpenAIServingEmbedding(engine, state.prompts)
+    state.serving_scores = ServingScores(engine)
     state.started = int(time.time())
     state.draining = False
 

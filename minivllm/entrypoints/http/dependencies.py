@@ -6,12 +6,13 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from fastapi import HTTPException
+from fastapi import Depends, HTTPException
 from fastapi.routing import APIRoute
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Scope
 
+from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.errors import ClientError
 
 if TYPE_CHECKING:
@@ -28,6 +29,24 @@ def app_state(request: Request) -> "AppState":
     """The `http.app.AppState` of the app that serves `request`."""
     state: AppState = request.app.state
     return state
+
+
+def needs(what: str, test: Callable[[PoolingConfig | None], bool]) -> Any:
+    """For the `dependencies` of a route or router: refuses requests when the model cannot serve `what`.
+
+    `test` gets the model's `EngineConfig.pooling`: None for one that generates.
+    """
+
+    async def check(request: Request) -> None:
+        if not test(app_state(request).engine.config.pooling):
+            raise ClientError(f"The model does not support {what}", param="model")
+
+    return Depends(check)
+
+
+def generates(what: str) -> Any:
+    """As `needs`, for a route that generates text."""
+    return needs(what, lambda pooling: pooling is None)
 
 
 class JSONRoute(APIRoute):

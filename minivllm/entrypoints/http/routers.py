@@ -6,6 +6,7 @@ from minivllm.entrypoints.admin import health, metrics, requests, tokenize, vers
 from minivllm.entrypoints.anthropic import routes as anthropic_routes
 from minivllm.entrypoints.batches import routes as batch_routes
 from minivllm.entrypoints.openai import chat_routes, completion_routes, models_routes
+from minivllm.entrypoints.pooling import routes as pooling_routes
 
 ROUTERS: list[APIRouter] = [
     chat_routes.router,
@@ -14,6 +15,7 @@ ROUTERS: list[APIRouter] = [
     anthropic_routes.router,
     batch_routes.upload_router,
     batch_routes.router,
+    pooling_routes.router,
     tokenize.router,
     health.router,
     requests.router,

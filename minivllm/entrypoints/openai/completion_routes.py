@@ -4,11 +4,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from minivllm.entrypoints.http.dependencies import STREAM, JSONRoute, app_state
+from minivllm.entrypoints.http.dependencies import STREAM, JSONRoute, app_state, generates
 from minivllm.entrypoints.openai.completion_schema import Completion, CompletionRequest
 from minivllm.entrypoints.openai.shared_schema import ERRORS
 
-router = APIRouter(tags=["OpenAI"], route_class=JSONRoute)
+router = APIRouter(tags=["OpenAI"], route_class=JSONRoute, dependencies=[generates("Completions API")])
 
 
 @router.post("/v1/completions", responses={200: {"model": Completion, **STREAM}, **ERRORS})

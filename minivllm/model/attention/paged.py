@@ -24,6 +24,8 @@ class PagedBackend(AttentionBackend):
     def refusal(spec: ModelSpec, dtype: torch.dtype, kv_dtype: torch.dtype, device: str) -> str | None:
         if spec.latent is not None:
             return "the model has latent vectors instead of keys and values"
+        if spec.encoder is not None:
+            return "it looks back only, and the model both ways"
         return PagedBackend.refusal_of_type(kv_dtype)
 
     @staticmethod

@@ -5,13 +5,14 @@ import torch
 from minivllm.config.model_spec import ModelSpec
 from minivllm.errors import ConfigError
 from minivllm.model.attention.backend import AttentionBackend
+from minivllm.model.attention.bidirectional import BidirectionalBackend
 from minivllm.model.attention.latent import LatentBackend
 from minivllm.model.attention.paged import PagedBackend
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
-CANDIDATES: list[type[AttentionBackend]] = [PagedBackend, LatentBackend]
+CANDIDATES: list[type[AttentionBackend]] = [PagedBackend, LatentBackend, BidirectionalBackend]
 
 
 def select_backend(spec: ModelSpec, dtype: torch.dtype, kv_dtype: torch.dtype, device: str) -> type[AttentionBackend]:

@@ -24,7 +24,7 @@ class DecoderForCausalLM(CausalLM):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int):
         self.spec = spec
         self.model = Decoder(spec, ops, dtype, device, max_model_len)
-        self.lm_head: Linear | None = None
+        self.lm_head = None
         if not spec.tie_word_embeddings:
             self.lm_head = Linear(ops, spec.hidden_size, (spec.vocab_size,), bias=spec.head_bias, dtype=dtype)
 

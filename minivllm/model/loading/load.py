@@ -13,12 +13,13 @@ from tqdm import tqdm
 from minivllm.config.engine_config import EngineConfig
 from minivllm.errors import ConfigError
 from minivllm.kernels import Ops
-from minivllm.model.interface import CausalLM
+from minivllm.model.interface import Model
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.matrix import Matrix
 from minivllm.model.layers.shard import Layout, Parameter
 from minivllm.model.loading.dummy import DummySource
 from minivllm.model.loading.gguf import GGUFSource
+from minivllm.model.loading.renamed import RenamedSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
 from minivllm.model.loading.source import TensorSource
 from minivllm.model.quantization.grouped import Grouped
@@ -29,6 +30,8 @@ from minivllm.utils.logging import get_logger
 logger = get_logger(__name__)
 
 _GIB = 1024**3
+# Heads that other uses of the same layers have; a pooling model has at most one of them.
+_HEADS = ("lm_head.", "cls.", "score.", "classifier.", "head.", "decoder.", "embed_out.")
 _BAR_AFTER = 1.0  # seconds; shorter loads show no progress bar
 
 
@@ -53,7 +56,7 @@ class _Target:
 
 def load_model(
     config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str, free_bytes: int, progress: bool = False
-) -> CausalLM:
+) -> Model:
     """The model with its weights in `dtype`, packed for the device.
 
     ConfigError in one line if the checkpoint has not exactly the tensors that the model needs, or if they do not fit into
@@ -61,9 +64,14 @@ def load_model(
     one layer's parameters.
     """
     model = model_class(config.spec.architecture)(config.spec, ops, dtype, device, config.model.max_model_len)
+    if config.pooling is not None:
+        model.set_pooling_head(config.spec, ops, dtype, len(config.pooling.labels))
     if config.model.quantization:
         quantize(model, config.model.quantization, ops)
     source = _source(model, config, dtype)
+    base, *_ = model.weight_map.get(model.base, (model.base,))
+    if config.pooling is not None and not isinstance(source, GGUFSource):
+        source = RenamedSource.of_pooling_model(source, base)
     try:
         if isinstance(source, GGUFSource) and dtype == torch.bfloat16 and not config.model.quantization:
             _keep_packed(model, source, ops)
@@ -76,14 +84,14 @@ def load_model(
     return model
 
 
-def _source(model: CausalLM, config: EngineConfig, dtype: torch.dtype) -> TensorSource:
+def _source(model: Model, config: EngineConfig, dtype: torch.dtype) -> TensorSource:
     if config.load.load_format == "dummy":
         return DummySource(dict(_wanted(list(_targets(model)))), dtype, config.model.seed or 0)
     path = Path(config.model.path)
     return GGUFSource(path, config.spec, dtype) if config.load.load_format == "gguf" else SafetensorsFolder(path)
 
 
-def _keep_packed(model: CausalLM, source: GGUFSource, ops: Ops) -> None:
+def _keep_packed(model: Model, source: GGUFSource, ops: Ops) -> None:
     """Let matrices whose weights are in a form that we multiply packed stay so."""
     for target in list(_targets(model)):
         if isinstance(target.layer, Matrix) and target.layer.is_multiplied and target.attribute == "weight":
@@ -104,7 +112,7 @@ def _check_room(targets: list[_Target], config: EngineConfig, free_bytes: int) -
         )
 
 
-def _targets(model: CausalLM) -> Iterator[_Target]:
+def _targets(model: Model) -> Iterator[_Target]:
     for path, layer in model.walk():
         for attribute, parameter in layer.parameters().items():
             parts = [*path.split("."), attribute]
@@ -126,10 +134,12 @@ def _wanted(targets: list[_Target]) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield from target.wanted()
 
 
-def _check(model: CausalLM, targets: list[_Target], source: TensorSource, config: EngineConfig) -> None:
+def _check(model: Model, targets: list[_Target], source: TensorSource, config: EngineConfig) -> None:
     folder, found, wanted = config.model.path, source.shapes(), dict(_wanted(targets))
     missing = [name for name in wanted if name not in found]
     left = [name for name in found if name not in wanted and not model.ignores(name)]
+    if config.pooling is not None:
+        left = [name for name in left if not name.startswith(_HEADS) and ".pooler." not in name]
     if missing or left:
         said = [f"lacks {_some(missing)}"] if missing else []
         said += [f"has {_some(left)}, which a {config.spec.architecture} does not have"] if left else []
@@ -146,7 +156,7 @@ def _check(model: CausalLM, targets: list[_Target], source: TensorSource, config
             )
 
 
-def _fill(model: CausalLM, targets: list[_Target], source: TensorSource, device: str, progress: bool) -> None:
+def _fill(model: Model, targets: list[_Target], source: TensorSource, device: str, progress: bool) -> None:
     by_layer: dict[int, list[_Target]] = {}
     for target in targets:
         by_layer.setdefault(id(target.layer), []).append(target)

@@ -1,0 +1,1 @@
+"""Pooling models over HTTP: embeddings, classes, scores, rankings."""
