@@ -5,6 +5,10 @@ import logging
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 logger = logging.getLogger("minivllm.kernels")
 
@@ -49,6 +53,12 @@ def set_kernel_threads(threads: int) -> None:
     """Threads of the compiled kernels, which have a team of their own, the calling thread included."""
     if extension_error() is None:
         importlib.import_module("minivllm._cpu").set_threads(threads)
+
+
+def advise_huge_pages(memory: "Tensor") -> None:
+    """Ask the system for large pages under a tensor on the CPU, which kernels will stream through. Only a hint."""
+    if memory.device.type == "cpu" and extension_error() is None:
+        importlib.import_module("minivllm._cpu").advise_huge_pages(memory.data_ptr(), memory.nbytes)
 
 
 @cache

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from minivllm.errors import ConfigError
+from minivllm.kernels import advise_huge_pages
 from minivllm.messages.kv_spec import KVSpec
 from minivllm.model.attention.backend import AttentionBackend
 
@@ -41,4 +42,5 @@ class KVPool:
                 f"cannot allocate a KV cache of {num_blocks} blocks ({size:.2f} GiB): set a smaller --kv-cache-memory-bytes.",
                 param="kv_cache_memory_bytes",
             ) from e
+        advise_huge_pages(memory)
         self.layers = list(memory.unbind(0))
