@@ -214,7 +214,7 @@ class FakeEngine:
         )
 
     async def encode(
-        self, prompt: Any, pooling_params: PoolingParams, request_id: str, *, priority: int = 0
+        self, prompt: Any, pooling_params: PoolingParams, request_id: str, *, priority: int = 0, timeout: float | None = None
     ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
         """The number of words, then ones; for each token if asked so."""
         await self.check_health()

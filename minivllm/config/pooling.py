@@ -20,7 +20,7 @@ _MODES = {
     "pooling_mode_lasttoken": "last",
 }
 _NAMES = {**{kind: kind for kind in _MODES.values()}, "lasttoken": "last"}
-_LENGTH_FILES = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
+_TEXT_FILES = ("sentence_bert_config.json", "sentence_roberta_config.json", "sentence_xlm-roberta_config.json")
 _OVERRIDES = ("pooling_type", "seq_pooling_type", "normalize", "use_activation")
 _ACTIVATIONS = {"Sigmoid": "sigmoid", "Identity": "identity", "Softmax": "softmax"}
 
@@ -66,16 +66,18 @@ def read_pooling(
         dense=found.get("dense", ()),
         is_matryoshka=bool(dimensions or config.get("is_matryoshka")),
         matryoshka_dimensions=tuple(dimensions or ()),
+        lower_case=bool(_text_file(folder).get("do_lower_case")),
     )
 
 
 def max_length(folder: Path) -> int | None:
     """Longest text by sentence-transformers' file, in tokens."""
-    for name in _LENGTH_FILES:
-        found = model_files.read_json(folder / name).get("max_seq_length")
-        if isinstance(found, int) and found > 0:
-            return found
-    return None
+    found = _text_file(folder).get("max_seq_length")
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _text_file(folder: Path) -> dict[str, Any]:
+    return next((content for name in _TEXT_FILES if (content := model_files.read_json(folder / name))), {})
 
 
 def _kind(name: object) -> str:

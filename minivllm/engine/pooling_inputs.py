@@ -50,9 +50,12 @@ class PoolingInputs:
 
     def tokenize(self, prompt: Mapping[str, Any], params: PoolingParams) -> tuple[list[int], int | None]:
         """Ids, cut where the parameters ask for it, and the first token of the second text of a pair."""
+        text, second = prompt["prompt"], prompt.get("second")
+        if self._config is not None and self._config.lower_case:
+            text, second = text.lower(), second and second.lower()
         return self._tokenizer.encode_cut(
-            prompt["prompt"],
-            prompt.get("second"),
+            text,
+            second,
             limit=self.limit(params),
             side=params.truncation_side,
             add_special_tokens=prompt.get("add_special_tokens", True),

@@ -91,7 +91,7 @@ class RequestStream:
 
     def _take_pooled(self) -> PoolingRequestOutput[PoolingOutput]:
         if self._pooled is None:
-            raise ClientError(f"Request {self.request_id} was aborted.")
+            raise self.error or ClientError(f"Request {self.request_id} was aborted.")
         ids, output = self.request.prompt_token_ids, PoolingOutput(self._pooled)
         return PoolingRequestOutput(self.request_id, output, ids, num_cached_tokens=self.num_cached_tokens)
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from minivllm import LLM
+from minivllm import LLM, PoolingParams
 
 TEXTS = ["A cat sat on the mat.", "A kitten rested on the rug.", "Stock prices fell sharply today.", "word " * 200, "x", ""]
 TOLERANCE = 1e-5
@@ -71,9 +71,18 @@ def test_offline(minilm: Path, expected) -> None:
             assert output.outputs.embedding == pytest.approx(truth, abs=TOLERANCE)
         scores = llm.score(TEXTS[0], TEXTS[1:3], use_tqdm=False)
         assert [each.outputs.score for each in scores] == pytest.approx([0.6193, 0.0666], abs=1e-4)
+        raw = llm.embed(TEXTS[0], PoolingParams(use_activation=False), use_tqdm=False)[0].outputs.embedding
+        assert F.normalize(torch.tensor(raw), dim=0).tolist() == pytest.approx(expected[0], abs=TOLERANCE)
+        assert sum(x * x for x in raw) > 2
         (tokens,) = llm.encode(TEXTS[0], pooling_task="token_embed", use_tqdm=False)
         assert tokens.outputs.data.shape == [9, 384]
         with pytest.raises(ValueError, match="Unsupported task: 'classify'"):
             llm.classify("x", use_tqdm=False)
         with pytest.raises(ValueError, match="does not support text generation"):
             llm.generate("x", use_tqdm=False)
+
+
+def test_fewer_dimensions_are_normalised_again(minilm: Path, expected) -> None:
+    with LLM(str(minilm), dtype="float32", cpu_threads=1, hf_overrides={"is_matryoshka": True}) as llm:
+        found = llm.embed(TEXTS[0], PoolingParams(dimensions=64), use_tqdm=False)[0].outputs.embedding
+    assert found == pytest.approx(F.normalize(torch.tensor(expected[0][:64]), dim=0).tolist(), abs=TOLERANCE)

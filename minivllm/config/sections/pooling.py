@@ -15,6 +15,7 @@ class PoolingConfig:
     is_matryoshka: bool = False  # embed: made for fewer dimensions
     matryoshka_dimensions: tuple[int, ...] = ()  # embed: these; empty: any
     labels: tuple[str, ...] = ()  # classify
+    lower_case: bool = False  # texts are to be lower-cased before they are tokenized
     activation: str = "softmax"  # classify: "softmax", "sigmoid" or "identity"
 
     @property

@@ -5,10 +5,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from minivllm.entrypoints.anthropic.schema import CountReply, CountRequest, MessagesReply, MessagesRequest
-from minivllm.entrypoints.http.dependencies import STREAM, JSONRoute, app_state
+from minivllm.entrypoints.http.dependencies import STREAM, JSONRoute, app_state, generates
 from minivllm.entrypoints.http.errors import ANTHROPIC_ERRORS
 
-router = APIRouter(tags=["Anthropic"], route_class=JSONRoute)
+router = APIRouter(tags=["Anthropic"], route_class=JSONRoute, dependencies=[generates("Messages API")])
 
 
 @router.post("/v1/messages", responses={200: {"model": MessagesReply, **STREAM}, **ANTHROPIC_ERRORS})

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 from starlette.types import ASGIApp, Message
 
 from minivllm.messages.output import RequestOutput
+from minivllm.messages.pooling_output import PoolingOutput, PoolingRequestOutput
+from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.prompt import Prompt
 from minivllm.messages.request import BACKGROUND_PRIORITY
 from minivllm.messages.sampling_params import SamplingParams
@@ -31,6 +33,12 @@ class BackgroundEngine:
     ) -> AsyncGenerator[RequestOutput, None]:
         options["priority"] = BACKGROUND_PRIORITY
         return self._engine.generate(prompt, sampling_params, request_id, **options)
+
+    def encode(
+        self, prompt: Prompt, pooling_params: PoolingParams, request_id: str, **options: Any
+    ) -> AsyncGenerator[PoolingRequestOutput[PoolingOutput], None]:
+        options["priority"] = BACKGROUND_PRIORITY
+        return self._engine.encode(prompt, pooling_params, request_id, **options)
 
 
 def caller(app: ASGIApp) -> Call:

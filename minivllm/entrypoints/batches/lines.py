@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/score", "/v1/rerank")
 MAX_LINES = 50_000
 MAX_ERRORS = 20  # of a file, that are told
 

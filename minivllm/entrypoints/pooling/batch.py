@@ -21,6 +21,8 @@ from minivllm.messages.prompt import Prompt
 if TYPE_CHECKING:
     from minivllm.engine.async_engine import AsyncLLMEngine
 
+BREATH = 10_000  # characters; after so many, other requests have their turn
+
 
 class PoolingBatch:
     """`ClientError` if the request is for another model. The figures are complete after `run`."""
@@ -60,8 +62,15 @@ class PoolingBatch:
         return json_response(head | {"data": data, "usage": self.usage()})
 
     async def _run_all(self, prompts: list[Prompt], params: PoolingParams) -> list[PoolingRequestOutput[PoolingOutput]]:
-        tasks = [asyncio.create_task(self._run_one(number, prompt, params)) for number, prompt in enumerate(prompts)]
+        tasks: list[asyncio.Task[PoolingRequestOutput[PoolingOutput]]] = []
+        unread = 0
         try:
+            for number, prompt in enumerate(prompts):
+                tasks.append(asyncio.create_task(self._run_one(number, prompt, params)))
+                unread += len(prompt["prompt"]) if isinstance(prompt, dict) and "prompt" in prompt else 0
+                if unread > BREATH:  # each is tokenized as it starts
+                    unread = 0
+                    await asyncio.sleep(0)
             return list(await asyncio.gather(*tasks))
         finally:
             for task in tasks:
@@ -69,6 +78,10 @@ class PoolingBatch:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run_one(self, number: int, prompt: Prompt, params: PoolingParams) -> PoolingRequestOutput[PoolingOutput]:
-        request_id = f"{self.request_id}-{number}"
-        async with aclosing(self._engine.encode(prompt, params, request_id, priority=self._body.priority or 0)) as outputs:
+        body = self._body
+        timeout = None if body.timeout_ms is None else body.timeout_ms / 1000
+        outputs = self._engine.encode(
+            prompt, params, f"{self.request_id}-{number}", priority=body.priority or 0, timeout=timeout
+        )
+        async with aclosing(outputs):
             return await outputs.__anext__()

@@ -73,6 +73,7 @@ class PoolingRequestBase(BaseModel):
     truncation_side: Literal["left", "right"] | None = None
     use_activation: Bool | None = None
     priority: Int | None = None
+    timeout_ms: Annotated[Int, Field(ge=1)] | None = None  # from arrival
     cache_salt: str | None = Field(None, max_length=MAX_ID_LENGTH)
     request_id: str | None = Field(None, max_length=MAX_ID_LENGTH)
 

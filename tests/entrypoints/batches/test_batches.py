@@ -10,6 +10,7 @@ import pytest
 from fakes import Client, FakeEngine
 
 from minivllm.config.engine_args import AsyncEngineArgs
+from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.config.sections.scheduler import SchedulerConfig
 from minivllm.entrypoints.http.app import build_app, init_app_state, start_batches
 from minivllm.errors import OverloadedError
@@ -225,3 +226,14 @@ def test_a_full_queue_delays_a_batch_and_loses_nothing(tmp_path, monkeypatch):
         assert (await server.until(batch["id"], "completed"))["request_counts"]["completed"] == 1
 
     serve(test, tmp_path)
+
+
+def test_embeddings_in_a_batch(tmp_path):
+    async def test(server):
+        text = line("a", {"input": "one two"}, "/v1/embeddings")
+        batch = await server.until((await server.batch(text, "/v1/embeddings"))["id"], "completed", "failed")
+        response = (await server.lines(batch["output_file_id"]))["a"]["response"]
+        assert response["status_code"] == 200 and response["body"]["data"][0]["embedding"] == [2.0, 1.0]
+        assert server.engine.pooled[0][3] == BACKGROUND_PRIORITY
+
+    serve(test, tmp_path, FakeEngine(pooling=PoolingConfig(task="embed", types=("mean",), width=2)))

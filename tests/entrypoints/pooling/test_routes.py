@@ -127,12 +127,12 @@ def test_rerank(path: str, make) -> None:
         (EMBED, "/classify", "Classification API"),
         (EMBED, "/v1/chat/completions", "Chat Completions API"),
         (EMBED, "/v1/completions", "Completions API"),
+        (EMBED, "/v1/messages", "Messages API"),
     ],
 )
 def test_what_the_model_does_not_do(pooling: PoolingConfig | None, path: str, what: str, make) -> None:
     reply = make(pooling).post(path, {"input": "x", "messages": [{"role": "user", "content": "x"}], "prompt": "x"})
-    error = {"message": f"The model does not support {what}", "type": "BadRequestError", "param": "model", "code": 400}
-    assert (reply.status_code, reply.json()) == (400, {"error": error})
+    assert (reply.status_code, reply.json()["error"]["message"]) == (400, f"The model does not support {what}")
 
 
 @pytest.mark.parametrize(
