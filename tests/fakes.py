@@ -53,18 +53,22 @@ class FakeTokenizer:
         self.special_ids = frozenset({0})
         self.eos_token_id = 0
         self.bos_token_id = None
+        self.num_stripped = 0
 
     @property
     def size(self) -> int:
         return 1000
 
-    def id_of(self, word: str) -> int:
+    def id_of(self, word: str) -> int | None:
+        return self.words.index(word) if word in self.words else None
+
+    def learn(self, word: str) -> int:
         if word not in self.words:
             self.words.append(word)
         return self.words.index(word)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        return [self.id_of(word) for word in self.pattern.findall(text)]
+        return [self.learn(word) for word in self.pattern.findall(text)]
 
     def decode(self, ids: list[int], skip_special_tokens: bool = False) -> str:
         return "".join(self.token_text(token) for token in ids)
@@ -192,7 +196,7 @@ class FakeEngine:
         await self.check_health()
 
     def _choice(self, index: int, words: list[str], params: SamplingParams) -> CompletionOutput:
-        ids = [self.tokenizer.id_of(word) for word in words]
+        ids = [self.tokenizer.learn(word) for word in words]
         logprobs = None if params.logprobs is None else [self._logprobs(token, params.logprobs) for token in ids]
         return CompletionOutput(index, "".join(words), ids, logprobs=logprobs)
 

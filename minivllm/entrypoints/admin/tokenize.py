@@ -1,4 +1,4 @@
-"""`POST /tokenize` and `/detokenize`: text and messages ↔ token ids, as the endpoints that generate do it."""
+"""`POST /tokenize`, `/detokenize` and `/apply-template`: text and messages ↔ token ids, as in the endpoints that generate."""
 
 from typing import Any
 
@@ -21,20 +21,28 @@ from minivllm.messages.sampling_params import SamplingParams
 router = APIRouter(tags=["Server"], route_class=JSONRoute)
 
 
-class TokenizeRequest(BaseModel):
-    """Give `prompt` or `messages`."""
-
+class TemplateRequest(BaseModel):
     model_config = ConfigDict(extra="allow")
 
     model: str | None = None
-    prompt: str | None = None
-    messages: list[ChatMessage] | None = None
-    add_special_tokens: Bool | None = None  # default: true for a prompt, false for messages
-    return_token_strs: Bool | None = None
+    messages: list[ChatMessage]
     add_generation_prompt: Bool | None = None
     continue_final_message: Bool | None = None
     tools: list[dict[str, Any]] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+
+
+class Templated(TypedDict):
+    prompt: str
+
+
+class TokenizeRequest(TemplateRequest):
+    """Give `prompt` or `messages`."""
+
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None  # type: ignore[assignment]
+    add_special_tokens: Bool | None = None  # default: true for a prompt, false for messages
+    return_token_strs: Bool | None = None
 
 
 class Tokenized(TypedDict):
@@ -63,7 +71,9 @@ async def tokenize(body: TokenizeRequest, raw_request: Request) -> Response:
     if (body.prompt is None) == (body.messages is None):
         raise ClientError("Give either `prompt` or `messages`.", param="prompt")
     if body.messages is not None:
-        tokens = (await state.prompts.render(_chat_request(body, body.messages)))["prompt_token_ids"]
+        request = _chat_request(body, body.messages)
+        request.add_special_tokens = bool(body.add_special_tokens)
+        tokens = (await state.prompts.render(request))["prompt_token_ids"]
     else:
         tokens = await encode(tokenizer, body.prompt or "", body.add_special_tokens is not False)
     return json_response(
@@ -74,6 +84,14 @@ async def tokenize(body: TokenizeRequest, raw_request: Request) -> Response:
             "token_strs": [tokenizer.token_text(token) for token in tokens] if body.return_token_strs else None,
         }
     )
+
+
+@router.post("/apply-template", responses={200: {"model": Templated}, **ERRORS})
+async def apply_template(body: TemplateRequest, raw_request: Request) -> Response:
+    """Messages as the text that the model would see."""
+    state = app_state(raw_request)
+    sampling.check_model(body.model, state.engine.config.model.served_model_names)
+    return json_response({"prompt": (await state.prompts.render(_chat_request(body, body.messages))).get("prompt")})
 
 
 @router.post("/detokenize", responses={200: {"model": Detokenized}, **ERRORS})
@@ -87,7 +105,7 @@ async def detokenize(body: DetokenizeRequest, raw_request: Request) -> Response:
     return json_response({"prompt": engine.tokenizer.decode(body.tokens)})
 
 
-def _chat_request(body: TokenizeRequest, messages: list[ChatMessage]) -> ChatRequest:
+def _chat_request(body: TemplateRequest, messages: list[ChatMessage]) -> ChatRequest:
     continue_final = bool(body.continue_final_message)
     return ChatRequest(
         messages=[message.model_dump(exclude_unset=True) for message in messages],
@@ -96,5 +114,4 @@ def _chat_request(body: TokenizeRequest, messages: list[ChatMessage]) -> ChatReq
         add_generation_prompt=not continue_final if body.add_generation_prompt is None else body.add_generation_prompt,
         continue_final_message=continue_final,
         template_kwargs=body.chat_template_kwargs or {},
-        add_special_tokens=bool(body.add_special_tokens),
     )

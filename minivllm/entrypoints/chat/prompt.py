@@ -1,4 +1,4 @@
-"""Messages → prompt tokens. Used by every chat API and by `/tokenize`."""
+"""Messages and texts → prompt tokens. Used by every API that generates and by `/tokenize`."""
 
 import asyncio
 from collections.abc import Mapping
@@ -10,6 +10,7 @@ from minivllm.entrypoints.chat.request import ChatRequest
 from minivllm.errors import ClientError
 from minivllm.messages.prompt import TokensPrompt
 from minivllm.text.chat_template import ChatTemplate
+from minivllm.text.fill_in_middle import FillInMiddle, fill_in_middle
 from minivllm.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -23,6 +24,16 @@ async def encode(tokenizer: Tokenizer, text: str, add_special_tokens: bool = Tru
     if len(text) <= _LONG_TEXT:
         return tokenizer.encode(text, add_special_tokens=add_special_tokens)
     return await asyncio.to_thread(tokenizer.encode, text, add_special_tokens=add_special_tokens)
+
+
+def filler(tokenizer: Tokenizer, param: str) -> FillInMiddle:
+    """`ClientError` about `param` if the model has no tokens for a gap."""
+    filling = fill_in_middle(tokenizer)
+    if filling is None:
+        raise ClientError(
+            f"`{param}` needs a model that fills in the middle; the tokenizer of this one has no tokens for that.", param=param
+        )
+    return filling
 
 
 class ChatPrompts:

@@ -31,6 +31,10 @@ class ChatSessions:
         self._engine = engine
         self._prompts = prompts
 
+    async def render(self, request: ChatRequest) -> TokensPrompt:
+        """The prompt alone."""
+        return await self._prompts.render(request)
+
     async def open(self, request: ChatRequest, request_id: str) -> "ChatSession":
         """Refusals are raised here or before the first event of the session."""
         params, use = request.sampling_params, request.tool_use

@@ -19,6 +19,7 @@ from minivllm.entrypoints.chat.session import ChatSessions
 from minivllm.entrypoints.http.errors import install_error_handlers
 from minivllm.entrypoints.http.middleware import middleware
 from minivllm.entrypoints.http.routers import ROUTERS
+from minivllm.entrypoints.llamacpp.serving import ServingInfill
 from minivllm.entrypoints.openai.chat_serving import OpenAIServingChat
 from minivllm.entrypoints.openai.completion_serving import OpenAIServingCompletion
 from minivllm.entrypoints.pooling.embedding_serving import OpenAIServingEmbedding
@@ -42,6 +43,7 @@ class AppState(State):
     openai_serving_chat: OpenAIServingChat
     openai_serving_completion: OpenAIServingCompletion
     anthropic_serving_messages: AnthropicServingMessages
+    serving_infill: ServingInfill
     batch_runner: BatchRunner | None
     openai_serving_embedding: OpenAIServingEmbedding
     serving_scores: ServingScores
@@ -82,6 +84,7 @@ def init_app_state(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineA
     state.openai_serving_chat = OpenAIServingChat(engine, state.chat_sessions, fingerprint, server.response_role)
     state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
     state.anthropic_serving_messages = AnthropicServingMessages(engine, state.prompts, state.chat_sessions)
+    state.serving_infill = ServingInfill(engine)
     state.batch_runner = None
     state.openai_serving_embedding = OpenAIServingEmbedding(engine, state.prompts)
     state.serving_scores = ServingScores(engine)

@@ -5,6 +5,7 @@ from fastapi import APIRouter
 from minivllm.entrypoints.admin import health, metrics, requests, tokenize, version
 from minivllm.entrypoints.anthropic import routes as anthropic_routes
 from minivllm.entrypoints.batches import routes as batch_routes
+from minivllm.entrypoints.llamacpp import routes as llamacpp_routes
 from minivllm.entrypoints.openai import chat_routes, completion_routes, models_routes
 from minivllm.entrypoints.pooling import routes as pooling_routes
 
@@ -13,6 +14,7 @@ ROUTERS: list[APIRouter] = [
     completion_routes.router,
     models_routes.router,
     anthropic_routes.router,
+    llamacpp_routes.router,
     batch_routes.upload_router,
     batch_routes.router,
     pooling_routes.router,

@@ -15,7 +15,7 @@ from minivllm.entrypoints.openai import chat_codec
 from minivllm.entrypoints.openai import sampling_codec as sampling
 from minivllm.entrypoints.openai.chat_schema import ChatCompletionRequest
 from minivllm.entrypoints.openai.logprobs_codec import LogprobsCodec
-from minivllm.entrypoints.openai.reply import ReplyHead, json_response
+from minivllm.entrypoints.openai.reply import ReplyHead, json_response, rendered
 from minivllm.entrypoints.openai.shared_schema import StreamOptions
 
 if TYPE_CHECKING:
@@ -49,6 +49,16 @@ class OpenAIServingChat:
             return EventStream(_stream(session, encoder, options))
         answers = await until_disconnect(raw_request.receive, fold(session.events()))
         return json_response(encoder.whole(answers))
+
+    async def render_chat_completion(self, body: ChatCompletionRequest, raw_request: Request) -> Response:
+        """What `create_chat_completion` would give to the engine."""
+        config = self._engine.config
+        model = sampling.check_model(body.model, config.model.served_model_names)
+        sampling.check_stream_options(body)
+        request_id = new_request_id("chatcmpl", body.request_id, raw_request)
+        request = chat_codec.decode(body, config.generation.defaults, config.model.max_logprobs)
+        prompt = await self._sessions.render(request)
+        return json_response(rendered(request_id, model, body, prompt, request.sampling_params))
 
 
 async def _stream(session: ChatSession, encoder: chat_codec.ChatEncoder, options: StreamOptions) -> AsyncGenerator[bytes, None]:

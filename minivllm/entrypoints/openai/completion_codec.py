@@ -9,7 +9,7 @@ from minivllm.entrypoints.openai.completion_schema import Completion, Completion
 from minivllm.entrypoints.openai.logprobs_codec import LogprobsCodec
 from minivllm.entrypoints.openai.reply import ReplyHead, encode_json
 from minivllm.entrypoints.openai.shared_schema import StreamOptions, Usage, usage
-from minivllm.errors import ServerError
+from minivllm.errors import ClientError, ServerError
 from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
 from minivllm.messages.sampling_params import SamplingParams
 
@@ -23,6 +23,10 @@ def decode(body: CompletionRequest, defaults: Mapping[str, Any], max_logprobs: i
     sampling.check_max_tokens("max_tokens", body.max_tokens, 0)
     sampling.check_logprobs("logprobs", body.logprobs, max_logprobs)
     sampling.check_cache_salt(body.cache_salt)
+    if body.suffix:
+        for name in ("echo", "truncate_prompt_tokens"):
+            if getattr(body, name):
+                raise ClientError(f"`{name}` and `suffix` exclude each other.", param=name)
     prompt_logprobs = body.prompt_logprobs
     if body.echo and body.logprobs is not None:
         prompt_logprobs = max(body.logprobs, prompt_logprobs or 0)

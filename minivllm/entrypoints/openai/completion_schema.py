@@ -2,13 +2,13 @@
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, WithJsonSchema
+from pydantic import BeforeValidator, ValidationInfo, WithJsonSchema
 from typing_extensions import NotRequired, TypedDict
 
 from minivllm.entrypoints.openai.shared_schema import MAX_PROMPTS, Bool, GenerationRequest, Int, Usage
 
 
-def _prompts(value: Any) -> Any:
+def _prompts(value: Any, info: ValidationInfo) -> Any:
     """Any of the four forms of `prompt` as a list of texts and lists of token ids."""
     if isinstance(value, str) or (isinstance(value, list) and value and all(type(item) is int for item in value)):
         value = [value]
@@ -18,7 +18,7 @@ def _prompts(value: Any) -> Any:
         raise ValueError(f"Input should have at most {MAX_PROMPTS} prompts, got {len(value)}")
     for index, item in enumerate(value):
         if isinstance(item, str) or (isinstance(item, list) and all(type(token) is int for token in item)):
-            if not item:
+            if not item and not info.data.get("suffix"):  # before the first word of a file there is nothing
                 raise ValueError(f"prompt {index} is empty" if len(value) > 1 else "the prompt is empty")
         else:
             raise ValueError(f"item {index} is neither a string nor a list of token ids")
@@ -26,6 +26,7 @@ def _prompts(value: Any) -> Any:
 
 
 class CompletionRequest(GenerationRequest):
+    suffix: str | None = None  # stands before `prompt`, whose check looks at it
     prompt: Annotated[
         Any,
         BeforeValidator(_prompts),

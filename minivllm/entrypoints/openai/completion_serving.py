@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from minivllm.entrypoints.chat.prompt import encode
+from minivllm.entrypoints.chat.prompt import encode, filler
 from minivllm.entrypoints.http.dependencies import new_request_id
 from minivllm.entrypoints.http.sse import EventStream, until_disconnect
 from minivllm.entrypoints.openai import completion_codec as codec
 from minivllm.entrypoints.openai import sampling_codec as sampling
 from minivllm.entrypoints.openai.completion_schema import CompletionRequest
 from minivllm.entrypoints.openai.logprobs_codec import LogprobsCodec
-from minivllm.entrypoints.openai.reply import ReplyHead, json_response
+from minivllm.entrypoints.openai.reply import ReplyHead, json_response, rendered
 from minivllm.errors import ClientError
 from minivllm.messages.output import RequestOutput
 from minivllm.messages.prompt import TokensPrompt
+from minivllm.messages.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from minivllm.engine.async_engine import AsyncLLMEngine
@@ -33,13 +34,13 @@ class OpenAIServingCompletion:
 
     async def create_completion(self, body: CompletionRequest, raw_request: Request) -> Response:
         """Whole or streamed reply. Refusals are raised, before the first byte of a stream too."""
-        config, engine = self._engine.config, self._engine
-        model = sampling.check_model(body.model, config.model.served_model_names)
+        engine = self._engine
+        model = sampling.check_model(body.model, engine.config.model.served_model_names)
         options = sampling.check_stream_options(body)
         request_id = new_request_id("cmpl", body.request_id, raw_request)
-        params = codec.decode(body, config.generation.defaults, config.model.max_logprobs)
+        params = self._params(body)
         engine.check_admission(params.n * len(body.prompt))
-        prompts = [await self._prompt(body, number) for number in range(len(body.prompt))]
+        prompts = await self._prompts(body)
         records = [codec.PromptRecord(prompt.get("prompt", "")) for prompt in prompts]
         encoder = codec.CompletionEncoder(
             body,
@@ -64,11 +65,36 @@ class OpenAIServingCompletion:
         finals = await until_disconnect(raw_request.receive, _finals(outputs, len(prompts)))
         return json_response(encoder.whole(finals))
 
-    async def _prompt(self, body: CompletionRequest, number: int) -> TokensPrompt:
-        given = body.prompt[number]
-        if isinstance(given, str):
-            special = body.add_special_tokens is not False
-            prompt: TokensPrompt = {"prompt_token_ids": await encode(self._engine.tokenizer, given, special), "prompt": given}
+    async def render_completion(self, body: CompletionRequest, raw_request: Request) -> Response:
+        """What `create_completion` would give to the engine."""
+        model = sampling.check_model(body.model, self._engine.config.model.served_model_names)
+        sampling.check_stream_options(body)
+        request_id = new_request_id("cmpl", body.request_id, raw_request)
+        params = self._params(body)
+        prompts = await self._prompts(body)
+        return json_response(
+            [rendered(f"{request_id}-{number}", model, body, prompt, params) for number, prompt in enumerate(prompts)]
+        )
+
+    def _params(self, body: CompletionRequest) -> SamplingParams:
+        config = self._engine.config
+        params = codec.decode(body, config.generation.defaults, config.model.max_logprobs)
+        if body.suffix and not params.ignore_eos:
+            params.stop_token_ids = [*params.stop_token_ids, *filler(self._engine.tokenizer, "suffix").stop_token_ids]
+        return params
+
+    async def _prompts(self, body: CompletionRequest) -> list[TokensPrompt]:
+        return [await self._prompt(body, given) for given in body.prompt]
+
+    async def _prompt(self, body: CompletionRequest, given: str | list[int]) -> TokensPrompt:
+        special = body.add_special_tokens is not False
+        prompt: TokensPrompt
+        if body.suffix:
+            filling = filler(self._engine.tokenizer, "suffix")
+            ids = await asyncio.to_thread(filling.encode, given, body.suffix, add_special_tokens=special)
+            prompt = {"prompt_token_ids": ids}
+        elif isinstance(given, str):
+            prompt = {"prompt_token_ids": await encode(self._engine.tokenizer, given, special), "prompt": given}
         else:
             prompt = {"prompt_token_ids": given}
         if not prompt["prompt_token_ids"]:

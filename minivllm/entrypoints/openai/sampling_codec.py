@@ -14,9 +14,6 @@ from minivllm.entrypoints.openai.shared_schema import (
 )
 from minivllm.errors import ClientError, NotFoundError
 from minivllm.messages.sampling_params import OutputKind, SamplingParams
-from minivllm.utils.logging import get_logger
-
-logger = get_logger(__name__)
 
 # Wire fields that carry over by name.
 _SAME_NAME = (
@@ -58,7 +55,7 @@ _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "length_penalty": lambda value: value == 1,
     "early_stopping": _falsy,
     "logits_processors": _falsy,
-    "suffix": _falsy,
+    "suffix": _falsy,  # a field of text completions
     "prompt_embeds": _never,
     "truncation_side": lambda value: value == "left",
     "logprob_token_ids": _falsy,
@@ -84,20 +81,19 @@ _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
 
 
 def check_supported(request: GenerationRequest) -> None:
-    """Raise `ClientError` for a field that asks for what this server cannot do; log fields that nobody knows."""
-    unknown = []
+    """Raise `ClientError` for a field that asks for what this server cannot do."""
     for name, value in (request.model_extra or {}).items():
         harmless = _UNSUPPORTED.get(name)
-        if harmless is None:
-            if name != "best_of":
-                unknown.append(name[:MAX_ID_LENGTH])
-        elif value is not None and not harmless(value):
+        if harmless is not None and value is not None and not harmless(value):
             raise ClientError(f"`{name}` is not supported by this server; leave it out.", param=name)
     best_of = (request.model_extra or {}).get("best_of")
     if best_of is not None and best_of != (request.n or 1):
         raise ClientError("`best_of` is not supported; leave it out, or set it to the value of `n`.", param="best_of")
-    if unknown:
-        logger.debug("Unknown fields of a request ignored: %s", ", ".join(unknown[:20]))
+
+
+def is_known(name: str) -> bool:
+    """Whether a field that no schema has is looked at nevertheless."""
+    return name in _UNSUPPORTED or name == "best_of"
 
 
 def check_model(model: str | None, served: tuple[str, ...]) -> str:

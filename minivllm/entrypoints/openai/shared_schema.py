@@ -156,6 +156,18 @@ class Usage(TypedDict):
     completion_tokens_details: NotRequired[CompletionTokensDetails]
 
 
+class Rendered(TypedDict):
+    request_id: str
+    model: str
+    prompt: str | None
+    token_ids: list[int]
+    sampling_params: dict[str, Any]
+    stream: bool
+    stream_options: dict[str, Any] | None
+    cache_salt: str | None
+    priority: int
+
+
 class ErrorObject(TypedDict):
     message: str
     type: str

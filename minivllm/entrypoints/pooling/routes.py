@@ -5,6 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from minivllm.entrypoints.http.dependencies import JSONRoute, app_state, needs
+from minivllm.entrypoints.openai.reply import naming_ignored
 from minivllm.entrypoints.openai.shared_schema import ERRORS
 from minivllm.entrypoints.pooling.pairs import can_score
 from minivllm.entrypoints.pooling.schema import (
@@ -32,27 +33,27 @@ _RERANKS = needs("Rerank (Score) API", can_score)
 @router.post("/v1/embeddings", responses={200: {"model": EmbeddingResponse}, **ERRORS}, dependencies=[_EMBEDS])
 async def create_embedding(body: EmbeddingRequest, raw_request: Request) -> Response:
     """One vector for each text."""
-    return await app_state(raw_request).openai_serving_embedding.create_embedding(body, raw_request)
+    return naming_ignored(await app_state(raw_request).openai_serving_embedding.create_embedding(body, raw_request), body)
 
 
 @router.post("/pooling", responses={200: {"model": PoolingResponse}, **ERRORS}, dependencies=[_POOLS])
 async def create_pooling(body: PoolingRequest, raw_request: Request) -> Response:
     """What the model makes of each text; with `task: token_embed`, one vector for each token."""
-    return await app_state(raw_request).openai_serving_embedding.create_pooling(body, raw_request)
+    return naming_ignored(await app_state(raw_request).openai_serving_embedding.create_pooling(body, raw_request), body)
 
 
 @router.post("/classify", responses={200: {"model": ClassificationResponse}, **ERRORS}, dependencies=[_CLASSIFIES])
 @router.post("/v1/classify", responses={200: {"model": ClassificationResponse}, **ERRORS}, dependencies=[_CLASSIFIES])
 async def create_classification(body: ClassificationRequest, raw_request: Request) -> Response:
     """Probabilities of the classes for each text."""
-    return await app_state(raw_request).openai_serving_embedding.create_classification(body, raw_request)
+    return naming_ignored(await app_state(raw_request).openai_serving_embedding.create_classification(body, raw_request), body)
 
 
 @router.post("/score", responses={200: {"model": ScoreResponse}, **ERRORS}, dependencies=[_SCORES])
 @router.post("/v1/score", responses={200: {"model": ScoreResponse}, **ERRORS}, dependencies=[_SCORES])
 async def create_score(body: ScoreRequest, raw_request: Request) -> Response:
     """How well the texts of each pair go together."""
-    return await app_state(raw_request).serving_scores.create_score(body, raw_request)
+    return naming_ignored(await app_state(raw_request).serving_scores.create_score(body, raw_request), body)
 
 
 @router.post("/rerank", responses={200: {"model": RerankResponse}, **ERRORS}, dependencies=[_RERANKS])
@@ -60,4 +61,4 @@ async def create_score(body: ScoreRequest, raw_request: Request) -> Response:
 @router.post("/v2/rerank", responses={200: {"model": RerankResponse}, **ERRORS}, dependencies=[_RERANKS])
 async def do_rerank(body: RerankRequest, raw_request: Request) -> Response:
     """Documents in the order in which they answer the query."""
-    return await app_state(raw_request).serving_scores.do_rerank(body, raw_request)
+    return naming_ignored(await app_state(raw_request).serving_scores.do_rerank(body, raw_request), body)

@@ -89,7 +89,6 @@ def test_parameter(client, path, fields, param, message):
         ("use_beam_search", True),
         ("prompt_embeds", "AAAA"),
         ("truncation_side", "right"),
-        ("suffix", "x"),
         ("audio", {"voice": "x"}),
     ],
 )
@@ -99,6 +98,20 @@ def test_unsupported_constraint_is_never_ignored(client, path, name, value):
     error = refused(client.post(path, base | {name: value}))
     assert error["param"] == name
     assert error["message"] == f"`{name}` is not supported by this server; leave it out."
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"suffix": 5}, "suffix"),
+        ({"suffix": "x", "echo": True}, "echo"),
+        ({"suffix": "x", "truncate_prompt_tokens": 5}, "truncate_prompt_tokens"),
+        ({"suffix": "x"}, "suffix"),  # the tokenizer of this model has no tokens for it
+    ],
+)
+def test_suffix(client, fields, param):
+    assert refused(client.post(COMP, {"prompt": "x"} | fields))["param"] == param
+    assert refused(client.post(CHAT, {"messages": [{"role": "user", "content": "x"}], "suffix": "x"}))["param"] == "suffix"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""The route of llama.cpp's server that editors ask: `/infill`."""
