@@ -19,8 +19,8 @@ from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
-CPU_MAX_NUM_SEQS = 128
-CPU_MAX_NUM_BATCHED_TOKENS = 2048
+MAX_NUM_SEQS = {"cpu": 128, "cuda": 256}
+MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
 SERVER_MAX_NUM_QUEUED_REQS = 4096
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -137,7 +137,8 @@ def read_generation_config(draft: Draft) -> None:
 
 
 def choose_device(draft: Draft) -> None:
-    draft.values["device"] = "cpu"
+    if draft.values["device"] == "auto":
+        draft.values["device"] = "cuda" if process.has_cuda() else "cpu"
     if draft.values["cpu_threads"] == AUTO:
         draft.values["cpu_threads"] = env.cpu_threads() or process.available_cores()
 
@@ -178,10 +179,11 @@ def choose_step_size(draft: Draft) -> None:
     values = draft.values
     max_num_seqs, tokens, length = values["max_num_seqs"], values["max_num_batched_tokens"], values["max_model_len"]
     if max_num_seqs == AUTO:
-        max_num_seqs = CPU_MAX_NUM_SEQS if tokens == AUTO else min(CPU_MAX_NUM_SEQS, tokens)
+        usual = MAX_NUM_SEQS[values["device"]]
+        max_num_seqs = usual if tokens == AUTO else min(usual, tokens)
     values["max_num_batched_tokens_auto"] = tokens == AUTO and values["enable_chunked_prefill"]
     if tokens == AUTO:
-        tokens = max(CPU_MAX_NUM_BATCHED_TOKENS, max_num_seqs, 0 if values["enable_chunked_prefill"] else length)
+        tokens = max(MAX_NUM_BATCHED_TOKENS[values["device"]], max_num_seqs, 0 if values["enable_chunked_prefill"] else length)
     if tokens < max_num_seqs:
         raise ConfigError(
             f"max_num_batched_tokens ({tokens}) must be greater than or equal to max_num_seqs ({max_num_seqs}).",

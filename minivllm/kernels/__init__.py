@@ -1,6 +1,7 @@
 """Device kernels: `ops_for(device)` names the module of every op; worker and model call nothing else here."""
 
 import importlib
+import importlib.util
 import logging
 from dataclasses import dataclass
 from functools import cache
@@ -21,7 +22,7 @@ class Unrecordable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ops:
-    """One module per op; every family (`reference`, `cpu`) has the same modules with the same functions.
+    """One module per op; every family (`reference`, `cpu`, `triton`) has the same modules with the same functions.
 
     `recording` is the module whose `record` makes a program of a function that calls ops, or None if the family has none.
     """
@@ -63,7 +64,10 @@ def advise_huge_pages(memory: "Tensor") -> None:
 
 @cache
 def ops_for(device: str, use_extension: bool = True) -> Ops:
-    """Ops for tensors on `device`; `use_extension=False` (MINIVLLM_NO_EXT=1) forces the torch reference."""
+    """Ops for tensors on `device`; `use_extension=False` (MINIVLLM_NO_EXT=1) forces the torch reference on a CPU."""
+    if device.startswith("cuda") and importlib.util.find_spec("triton") is not None:
+        logger.info("kernels: Triton on %s", device)
+        return _load("triton")
     if device != "cpu" or not use_extension:
         logger.info("kernels: torch reference on %s", device)
         return _load("reference")

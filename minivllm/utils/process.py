@@ -1,11 +1,14 @@
 """Facts about this process and its machine. Used by config for defaults."""
 
+import importlib.metadata
+import importlib.util
 import math
 import os
 from pathlib import Path
 
 CPU_TOPOLOGY = Path("/sys/devices/system/cpu")
 CGROUP = Path("/sys/fs/cgroup")
+GPUS = (Path("/dev/nvidia0"), Path("/dev/dxg"))  # of Linux, and of Linux within Windows
 
 
 def available_cores() -> int:
@@ -15,6 +18,16 @@ def available_cores() -> int:
     siblings = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
     quota = cgroup_cpu_quota()
     return max(1, min(len(siblings), math.floor(quota) if quota is not None else len(siblings)))
+
+
+def has_cuda() -> bool:
+    """Whether there is an NVIDIA GPU, a build of torch for it, and triton; without importing them, which takes seconds."""
+    if not any(gpu.exists() for gpu in GPUS) or importlib.util.find_spec("triton") is None:
+        return False
+    try:
+        return not importlib.metadata.version("torch").endswith("+cpu")
+    except importlib.metadata.PackageNotFoundError:
+        return False
 
 
 def cgroup_cpu_quota() -> float | None:

@@ -1,6 +1,7 @@
-"""`GraphRunner`: the forward pass as one recorded program, or operation by operation where there is none."""
+"""`GraphRunner`: the forward pass as one recorded program or a graph of the device, else operation by operation."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -12,6 +13,8 @@ from minivllm.model.attention.metadata import AttentionMetadata
 from minivllm.model.context import ForwardContext
 from minivllm.model.interface import Model
 from minivllm.utils.logging import get_logger
+from minivllm.worker.batch_graphs import BatchGraphs
+from minivllm.worker.devices.base import Device
 from minivllm.worker.forward_inputs import ForwardInputs
 
 logger = get_logger(__name__)
@@ -21,17 +24,22 @@ _TOKENS, _SEQS = 11, 7
 
 
 class GraphRunner:
-    def __init__(self, model: Model, backend: AttentionBackend, ops: Ops):
+    def __init__(self, model: Model, backend: AttentionBackend, ops: Ops, device: Device, max_seqs: int):
         self._model = model
         self._backend = backend
         self._recording = ops.recording
+        self._device = device
+        self._max_seqs = max_seqs
         self._program = None
+        self._graphs: BatchGraphs | None = None
         self._table_stride = 0
 
     @torch.inference_mode()
     def capture(self, kv_caches: Sequence[Tensor], max_tokens: int, table_width: int) -> None:
         """Record the model on these caches, for steps of up to `max_tokens` whose block tables are `table_width` apart."""
-        self._program = None
+        self._program = self._graphs = None
+        if self._device.captures:
+            self._graphs = BatchGraphs(partial(self._compute, kv_caches), self._device, self._max_seqs, table_width)
         if self._recording is None:
             return
         inputs = _blank_inputs(table_width)
@@ -48,14 +56,24 @@ class GraphRunner:
     def run(self, inputs: ForwardInputs, kv_caches: Sequence[Tensor]) -> Tensor:
         """Final hidden states [num_tokens, hidden_size], valid until the next run."""
         program, num_tokens = self._program, len(inputs.input_ids)
+        if self._graphs is not None:
+            hidden = self._graphs.run(inputs.input_ids, inputs.positions, inputs.attention)
+            if hidden is not None:
+                return hidden
         if program is None or num_tokens > program.max_rows:
             return self._forward(inputs, kv_caches)
         assert inputs.attention.block_tables.stride(0) == self._table_stride
         return program.run(tensors_of(inputs), (num_tokens, len(inputs.attention.context_lens)))
 
     def _forward(self, inputs: ForwardInputs, kv_caches: Sequence[Tensor]) -> Tensor:
-        ctx = ForwardContext(self._backend, self._backend.prepare(inputs.attention), kv_caches, inputs.token_types)
-        return self._model.forward(inputs.input_ids, inputs.positions, ctx)
+        return self._compute(kv_caches, inputs.input_ids, inputs.positions, inputs.attention, inputs.token_types)
+
+    def _compute(
+        self, kv_caches: Sequence[Tensor], input_ids: Tensor, positions: Tensor, attention: AttentionMetadata,
+        token_types: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
+        ctx = ForwardContext(self._backend, self._backend.prepare(attention), kv_caches, token_types)
+        return self._model.forward(input_ids, positions, ctx)
 
 
 def tensors_of(inputs: ForwardInputs) -> list[Tensor]:

@@ -4,16 +4,17 @@ from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
-import torch
+from torch import Tensor
 
 from minivllm.messages.step import StepPlan
 from minivllm.model.attention.metadata import AttentionMetadata
+from minivllm.worker.devices.base import Device
 from minivllm.worker.forward_inputs import ForwardInputs
 from minivllm.worker.request_slots import RequestSlots
 
 
 class InputBuilder:
-    def __init__(self, slots: RequestSlots, block_size: int, device: str, has_types: bool = False):
+    def __init__(self, slots: RequestSlots, block_size: int, device: Device, has_types: bool = False):
         """has_types: whether the model tells the two texts of a pair apart by types of tokens."""
         self._slots = slots
         self._block_size = block_size
@@ -38,30 +39,30 @@ class InputBuilder:
         blocks = block_tables.table[token_slots, positions // self._block_size].astype(np.int64)
         num_blocks = -(-max(ends) // self._block_size)
         query_start = np.array(starts, dtype=np.int32)
+        input_ids, positions_there, starts_there, context_lens, tables, slot_mapping, sample_rows = self._device.send(
+            [
+                self._slots.tokens[token_slots, positions].astype(np.int64),
+                positions,
+                query_start,
+                np.array(ends, dtype=np.int32),
+                block_tables.rows(slots, num_blocks),
+                blocks * self._block_size + positions % self._block_size,
+                np.array([starts[index + 1] - 1 for index in sampled], dtype=np.int64),
+            ]
+        )
         return ForwardInputs(
-            input_ids=self._tensor(self._slots.tokens[token_slots, positions].astype(np.int64)),
-            positions=self._tensor(positions),
-            attention=AttentionMetadata(
-                query_start=self._tensor(query_start),
-                context_lens=self._tensor(np.array(ends, dtype=np.int32)),
-                block_tables=self._tensor(block_tables.rows(slots, num_blocks)),
-                slot_mapping=self._tensor(blocks * self._block_size + positions % self._block_size),
-            ),
-            sample_rows=self._tensor(np.array([starts[index + 1] - 1 for index in sampled], dtype=np.int64)),
+            input_ids=input_ids,
+            positions=positions_there,
+            attention=AttentionMetadata(starts_there, context_lens, tables, slot_mapping),
+            sample_rows=sample_rows,
             sample_slots=slots[sampled],
             query_start=query_start,
             token_types=self._token_types(plan, token_slots, positions) if self._has_types else None,
         )
 
-    def _token_types(
-        self, plan: StepPlan, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]
-    ) -> torch.Tensor | None:
+    def _token_types(self, plan: StepPlan, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> Tensor | None:
         starts = {s.slot: self._slots.requests[s.slot].token_type_start for s in plan.scheduled}
         if not any(starts.values()):
             return None
         second = np.array([starts[slot] or positions.max() + 1 for slot in slots.tolist()])
-        return self._tensor((positions >= second).astype(np.int64))
-
-    def _tensor(self, array: np.ndarray) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor if self._device == "cpu" else tensor.to(self._device)
+        return self._device.send([(positions >= second).astype(np.int64)])[0]

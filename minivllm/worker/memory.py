@@ -1,18 +1,22 @@
 """How many bytes the KV cache may take."""
 
+from collections.abc import Callable
+
 from minivllm.config.sections.cache import CacheConfig
 from minivllm.worker.devices.base import Device
 
 
-def available_kv_bytes(cache: CacheConfig, device: Device) -> int:
+def available_kv_bytes(cache: CacheConfig, device: Device, largest_step: Callable[[], None]) -> int:
     """After the weights are loaded: the user's figure, or a share of the device, or what the device gives by default.
 
-    A share counts everything that is in use already, by us or by others, against the KV cache.
+    A share counts against the KV cache everything that is in use already, by us or by others, and what a step takes for a
+    while; on a device where that counts, the largest one is run.
     """
     if cache.kv_cache_memory_bytes is not None:
         return cache.kv_cache_memory_bytes
+    passing = device.peak_bytes(largest_step)
     memory = device.memory()
     if cache.gpu_memory_utilization is None:
-        return device.default_kv_share(memory)
-    used = memory.total - memory.free
+        return max(0, device.default_kv_share(memory) - passing)
+    used = memory.total - memory.free + passing
     return max(0, int(memory.total * cache.gpu_memory_utilization) - used)

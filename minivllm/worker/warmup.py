@@ -33,6 +33,17 @@ def pooling_plans(num_slots: int, num_blocks: int, block_size: int, max_model_le
     yield from timing_plans(length, block_size)
 
 
+def largest_plans(num_seqs: int, num_tokens: int, max_model_len: int, block_size: int) -> list[StepPlan]:
+    """A step with as many tokens and sequences as there may be. All of them write into the first block, so that the memory it
+    takes can be seen before there is a cache; what it computes means nothing."""
+    num_seqs = min(num_seqs, num_tokens)
+    length = min(max_model_len, num_tokens // num_seqs)
+    blocks = [0] * -(-length // block_size)
+    new = [_new_slot(slot, length, blocks, SamplingParams(top_p=0.9)) for slot in range(num_seqs)]
+    scheduled = [ScheduledSlot(slot, length, 0, [], True) for slot in range(num_seqs)]
+    return [StepPlan(-1, [], new, scheduled), StepPlan(-1, list(range(num_seqs)), [], [])]
+
+
 def timed_lengths(num_blocks: int, block_size: int, max_model_len: int) -> list[int]:
     """Lengths of prompts whose time tells how long a step takes; as far as the cache holds them."""
     return [length for length in _TIMED_PROMPTS if length < max_model_len and length <= num_blocks * block_size]

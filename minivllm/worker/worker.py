@@ -24,7 +24,7 @@ from minivllm.worker.pooling_runner import PoolingRunner
 from minivllm.worker.prompt_logprobs import PromptLogprobs
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.sampler import Sampler
-from minivllm.worker.warmup import pooling_plans, timed_lengths, timing_plans, warmup_plans
+from minivllm.worker.warmup import largest_plans, pooling_plans, timed_lengths, timing_plans, warmup_plans
 
 _SLOW_SECONDS = 0.045  # a step that takes this long says enough about longer ones
 _LONG_SECONDS = 0.5  # too long to do it again
@@ -55,8 +55,8 @@ class Worker:
         block_size = config.cache.block_size
         slots = RequestSlots(config.scheduler.max_num_seqs, config.model.max_model_len, block_size)
         self._pool = KVPool(backend, config.spec.num_layers, block_size, kv_dtype, device)
-        graphs = GraphRunner(model, backend, ops)
-        builder = InputBuilder(slots, block_size, device, has_types=config.spec.encoder is not None)
+        graphs = GraphRunner(model, backend, ops, self._device, config.scheduler.max_num_seqs)
+        builder = InputBuilder(slots, block_size, self._device, has_types=config.spec.encoder is not None)
         self._runner = self._make_runner(model, graphs, slots, builder, ops)
 
     def _make_runner(
@@ -75,7 +75,7 @@ class Worker:
         return self._loaded_pool().spec(self._config.spec.sliding_window)
 
     def available_kv_bytes(self) -> int:
-        return available_kv_bytes(self._config.cache, self._device)
+        return available_kv_bytes(self._config.cache, self._device, self._run_largest_step)
 
     def allocate_kv(self, num_blocks: int) -> None:
         pool, runner = self._loaded_pool(), self._runner
@@ -90,6 +90,9 @@ class Worker:
         pooling = config.pooling is not None
         for plan in (pooling_plans if pooling else warmup_plans)(num_slots, num_blocks, block_size, length):
             self.execute(plan)
+        for prompt in self._device.warm_up_lengths:
+            if prompt < length and prompt <= num_blocks * block_size:
+                self._time_prefill(prompt)
 
     def time_prefills(self) -> list[tuple[int, float]]:
         """Lengths of prompts and the seconds that a step with one of them takes; none if the cache is too small for them."""
@@ -121,6 +124,14 @@ class Worker:
         """Let go of weights and cache."""
         self._runner = None
         self._pool = None
+
+    def _run_largest_step(self) -> None:
+        config, pool = self._config, self._loaded_pool()
+        scheduler, length = config.scheduler, config.model.max_model_len
+        pool.allocate(1)
+        for plan in largest_plans(scheduler.max_num_seqs, scheduler.max_num_batched_tokens, length, config.cache.block_size):
+            self.execute(plan)
+        pool.layers = []
 
     def _time_prefill(self, length: int) -> float:
         plans = timing_plans(length, self._config.cache.block_size)

@@ -61,3 +61,8 @@ def test_out_of_range_rows_are_refused() -> None:
         gemm.rows(packed, torch.tensor([8]))
     with pytest.raises(IndexError, match="8 rows"):
         gemm.rows(packed, torch.tensor([-1]))
+
+
+def test_triton_on_cuda() -> None:
+    pytest.importorskip("triton")
+    assert ops_for("cuda:0").name == "triton"

@@ -6,6 +6,7 @@ import itertools
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -168,6 +169,9 @@ def paged_case(
     window: int = 0,
     soft_cap: float = 0.0,
     strided: bool = False,
+    slopes: bool = False,
+    sinks: bool = False,
+    scales: tuple[float, float] = (1.0, 1.0),
 ) -> Case:
     """Sequences in shuffled blocks of a pool; every cache row and table entry that no query may see is poison."""
     lengths = torch.tensor(contexts, dtype=torch.int32)
@@ -184,11 +188,15 @@ def paged_case(
     start = torch.tensor([0, *itertools.accumulate(queries)], dtype=torch.int32)
     packed = randn(int(start[-1]), heads + 2 if strided else heads, head_dim, dtype=dtype)
     scale = head_dim**-0.5
+    options: dict[str, Any] = {"sliding_window": window, "soft_cap": soft_cap, "k_scale": scales[0], "v_scale": scales[1]}
+    if slopes:
+        options["alibi_slopes"] = 2.0 ** -torch.linspace(1, 8, heads)
+    if sinks:
+        options["sinks"] = randn(heads, dtype=dtype) * 2
 
     def run(attention: ModuleType) -> tuple[Tensor, ...]:
         q = packed[:, :heads]
         out = poisoned(*q.shape, dtype=dtype)
-        options = {"sliding_window": window, "soft_cap": soft_cap}
         attention.paged_attention(q, kv, tables, start, lengths, scale, out, **options)
         return out, attention.paged_attention(q, kv, tables, start, lengths, scale, **options)
 
@@ -213,6 +221,7 @@ def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield paged_case([30, 1, 2], [130, 200, 90], dtype=dtype, soft_cap=2.0)
     for cache in FLOATS:
         yield paged_case([30, 1], [130, 200], dtype=dtype, cache=cache)
+    yield paged_case([30, 1], [130, 200], dtype=dtype, slopes=True, sinks=True, scales=(0.5, 2.0))
 
 
 # ---- linear

@@ -49,3 +49,18 @@ def test_quota_of_cgroup_v1(machine: Path, micros: str, quota: float | None) -> 
     (machine / "cpu/cpu.cfs_quota_us").write_text(micros)
     (machine / "cpu/cpu.cfs_period_us").write_text("100000")
     assert process.cgroup_cpu_quota() == quota
+
+
+@pytest.mark.parametrize(
+    ("files", "torch_version", "found"),
+    [(("gpu",), "2.13.0", True), ((), "2.13.0", False), (("gpu",), "2.13.0+cpu", False)],
+)
+def test_cuda_is_a_gpu_and_a_torch_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: tuple[str, ...], torch_version: str, found: bool
+) -> None:
+    pytest.importorskip("triton")
+    for name in files:
+        (tmp_path / name).touch()
+    monkeypatch.setattr(process, "GPUS", (tmp_path / "gpu",))
+    monkeypatch.setattr(process.importlib.metadata, "version", lambda name: torch_version)
+    assert process.has_cuda() == found

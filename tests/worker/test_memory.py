@@ -45,7 +45,21 @@ def make_root(folder: Path, total_kib: int, available_kib: int, **cgroup: str) -
     ],
 )
 def test_available_kv_bytes(cache, total, free, expected):
-    assert available_kv_bytes(cache, FixedDevice(total, free)) == int(expected * GIB)
+    assert available_kv_bytes(cache, FixedDevice(total, free), largest_step=pytest.fail) == int(expected * GIB)
+
+
+def test_a_device_without_swap_sets_aside_what_a_step_takes():
+    class Profiled(FixedDevice):
+        def peak_bytes(self, run):
+            run()
+            return 2 * GIB
+
+    ran = []
+    device = Profiled(24, 10)
+    assert available_kv_bytes(CacheConfig(gpu_memory_utilization=0.75), device, lambda: ran.append(1)) == 2 * GIB
+    assert available_kv_bytes(CacheConfig(), device, lambda: ran.append(1)) == 2 * GIB
+    assert available_kv_bytes(CacheConfig(gpu_memory_utilization=0.6), device, lambda: ran.append(1)) == 0
+    assert len(ran) == 3
 
 
 def test_machine_without_control_groups(tmp_path):

@@ -2,9 +2,11 @@
 
 import numpy as np
 
+from minivllm.config.sections.device import DeviceConfig
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
 from minivllm.worker.block_tables import BlockTables
+from minivllm.worker.devices.cpu import CpuDevice
 from minivllm.worker.input_builder import InputBuilder
 from minivllm.worker.request_slots import RequestSlots
 
@@ -46,7 +48,7 @@ def test_tokens_beyond_the_longest_text_are_dropped():
 
 def test_inputs_of_a_mixed_step():
     slots = RequestSlots(4, 32, 4)
-    builder = InputBuilder(slots, 4, "cpu")
+    builder = InputBuilder(slots, 4, CpuDevice(DeviceConfig(cpu_threads=1)))
     prompt = list(range(100, 110))
     plan = StepPlan(
         0,

@@ -16,8 +16,8 @@ class CacheConfig:
     )
     gpu_memory_utilization: float | None = option(
         None,
-        "Share of the machine's memory to use in all; what is in use already counts, weights included. "
-        "Default: the KV cache gets half of what is free, 4 GiB at most.",
+        "Share of the device's memory to use in all; what is in use already counts, weights included. "
+        "Default: 0.9 of a GPU; on a CPU the KV cache gets half of what is free, 4 GiB at most.",
         above=0,
         high=1,
     )

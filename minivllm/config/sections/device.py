@@ -9,7 +9,11 @@ from minivllm.config.option import AUTO, option
 class DeviceConfig:
     """Device"""
 
-    device: str = option("auto", "auto: the CPU.", choices=("auto", "cpu"))
+    device: str = option(
+        "auto",
+        "auto: the CUDA GPU if there is one that torch can use, else the CPU.",
+        choices=("auto", "cpu", "cuda"),
+    )
     cpu_threads: int = option(
         AUTO,
         "Threads that compute. Default: MINIVLLM_CPU_THREADS, else the physical cores this process may use.",

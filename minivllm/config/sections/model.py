@@ -61,7 +61,8 @@ class ModelConfig:
     hf_overrides: dict[str, Any] = option({}, "JSON object merged over the model's config.json.", metavar="JSON")
     enforce_eager: bool = option(
         False,
-        "Run each operation by itself instead of the whole model as one recorded program. Slower, same results; for debugging.",
+        "Run each operation by itself instead of the model as one recorded program (GPU: graph). Slower, same results; for "
+        "debugging.",
     )
     max_logprobs: int = option(20, "Most logprobs that a request may ask for per token; -1: no limit.", low=-1)
     generation_config: str = option(

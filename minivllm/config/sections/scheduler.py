@@ -9,11 +9,11 @@ from minivllm.config.option import AUTO, option
 class SchedulerConfig:
     """Scheduler"""
 
-    max_num_seqs: int = option(AUTO, "Most requests that run at a time. Default: 128.", low=1, auto=True)
+    max_num_seqs: int = option(AUTO, "Most requests that run at a time. Default: 128, on a GPU 256.", low=1, auto=True)
     max_num_batched_tokens: int = option(
         AUTO,
-        "Most tokens in one step (8k). Default: 2048, or more where another option needs it, and so few that a step takes "
-        "about 0.1 s while streams are running, 0.25 s while none are.",
+        "Most tokens in one step (8k). Default: 2048, on a GPU 8192, or more where another option needs it, and so few that a "
+        "step takes about 0.1 s while streams are running, 0.25 s while none are.",
         low=1,
         auto=True,
     )

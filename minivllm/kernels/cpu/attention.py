@@ -22,13 +22,15 @@ def paged_attention(
     soft_cap: float = 0.0,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
 ) -> Tensor:
     """See reference.attention."""
-    dense = q.dtype in DTYPES and kv.dtype in DTYPES and has_dense_rows(q) and kv.is_contiguous()
-    if not dense or sinks is not None or alibi_slopes is not None:
+    plain = alibi_slopes is None and sinks is None and k_scale == v_scale == 1.0
+    if not (plain and q.dtype in DTYPES and kv.dtype in DTYPES and has_dense_rows(q) and kv.is_contiguous()):
         return reference.paged_attention(
             q, kv, block_tables, query_start, context_lens, scale, out, sliding_window=sliding_window, soft_cap=soft_cap,
-            sinks=sinks, alibi_slopes=alibi_slopes,
+            alibi_slopes=alibi_slopes, sinks=sinks, k_scale=k_scale, v_scale=v_scale,
         )  # fmt: skip
     _, num_blocks, num_kv_heads, block_size, head_dim = kv.shape
     num_heads = q.shape[1]

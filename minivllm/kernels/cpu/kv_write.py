@@ -9,12 +9,12 @@ from minivllm.kernels.cpu.tensors import DTYPES, has_dense_rows
 from minivllm.kernels.reference import kv_write as reference
 
 
-def write_kv(k: Tensor, v: Tensor, kv: Tensor, slot_mapping: Tensor) -> None:
+def write_kv(k: Tensor, v: Tensor, kv: Tensor, slot_mapping: Tensor, *, k_scale: float = 1.0, v_scale: float = 1.0) -> None:
     """See reference.kv_write."""
     types = k.dtype in DTYPES and v.dtype == k.dtype and kv.dtype in DTYPES and slot_mapping.dtype == torch.int64
     rows = has_dense_rows(k) and has_dense_rows(v)
-    if not (types and rows and kv.is_contiguous() and slot_mapping.is_contiguous()):
-        return reference.write_kv(k, v, kv, slot_mapping)
+    if not (types and rows and k_scale == v_scale == 1.0 and kv.is_contiguous() and slot_mapping.is_contiguous()):
+        return reference.write_kv(k, v, kv, slot_mapping, k_scale=k_scale, v_scale=v_scale)
     _, num_blocks, num_kv_heads, block_size, head_dim = kv.shape
     num_tokens = slot_mapping.shape[0]
     if k.shape != (num_tokens, num_kv_heads, head_dim) or v.shape != k.shape:

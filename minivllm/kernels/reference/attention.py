@@ -20,14 +20,17 @@ def paged_attention(
     soft_cap: float = 0.0,
     sinks: Tensor | None = None,
     alibi_slopes: Tensor | None = None,
+    k_scale: float = 1.0,
+    v_scale: float = 1.0,
 ) -> Tensor:
     """Attend each query token to the keys of its sequence up to its own position.
 
     q: [num_tokens, num_heads, head_dim]; kv: [2, num_blocks, num_kv_heads, block_size, head_dim];
     block_tables: int32 [num_seqs, max_blocks]; query_start: int32 [num_seqs + 1]; context_lens: int32 [num_seqs], keys
     including this step's. Query i of a sequence sits at position context_len - query_len + i. With a sliding window W it
-    sees keys in (position - W, position]; with a soft cap c scores become c * tanh(score / c). sinks: [num_heads], a score more
-    for each query, of no key; alibi_slopes: fp32 [num_heads], for each key the slope times its distance is taken off the score.
+    sees keys in (position - W, position]; with a soft cap c scores become c * tanh(score / c). alibi_slopes: fp32
+    [num_heads], slope * (key's position - query's) is added to scores (Press et al. 2021); sinks: [num_heads], a further
+    score that takes weight and has no value (Xiao et al. 2023). The cache holds keys / k_scale and values / v_scale.
     Only table entries and cache rows of visible keys are read.
     """
     out = torch.empty_like(q) if out is None else out
@@ -40,12 +43,11 @@ def paged_attention(
             high = position + (end - begin)
             low = max(0, position - sliding_window + 1) if sliding_window else 0
             keys, values = _gather(kv, block_tables[seq], low, high)
-            scores = _scores(q[begin:end], keys, scale, soft_cap)
-            if alibi_slopes is not None:  # the same for all queries: softmax does not see what is added to all its scores
-                key_at = torch.arange(low - high, 0, device=q.device) + 1
-                scores += alibi_slopes.view(scores.shape[0], -1, 1, 1) * key_at
+            scores = _scores(q[begin:end], keys, scale * k_scale, soft_cap)
+            if alibi_slopes is not None:
+                scores += _distances(scores, position, low) * alibi_slopes.float().view(*scores.shape[:2], 1, 1)
             _mask(scores, position, low, sliding_window)
-            out[begin:end] = _combine(_softmax(scores, sinks), values).to(out.dtype)
+            out[begin:end] = (_combine(_softmax(scores, sinks), values) * v_scale).to(out.dtype)
     return out
 
 
@@ -68,6 +70,20 @@ def _scores(q: Tensor, keys: Tensor, scale: float, soft_cap: float) -> Tensor:
     return soft_cap * torch.tanh(scores / soft_cap) if soft_cap else scores
 
 
+def _distances(scores: Tensor, position: int, low: int) -> Tensor:
+    """fp32 [queries, keys]: the key's position less the query's."""
+    num_tokens, num_keys = scores.shape[-2:]
+    query_at = torch.arange(position, position + num_tokens, device=scores.device)[:, None]
+    return (torch.arange(low, low + num_keys, device=scores.device)[None, :] - query_at).float()
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    if sinks is None:
+        return scores.softmax(-1)
+    sink = sinks.float().view(*scores.shape[:2], 1, 1).expand(*scores.shape[:3], 1)
+    return torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1]
+
+
 def _mask(scores: Tensor, position: int, low: int, sliding_window: int) -> None:
     num_tokens, num_keys = scores.shape[-2:]
     if num_tokens == 1:  # the gathered range is exactly what a single query sees
@@ -78,13 +94,6 @@ def _mask(scores: Tensor, position: int, low: int, sliding_window: int) -> None:
     if sliding_window:
         hidden |= key_at <= query_at - sliding_window
     scores.masked_fill_(hidden, float("-inf"))
-
-
-def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
-    if sinks is None:
-        return scores.softmax(-1)
-    sink = sinks.float().view(scores.shape[0], -1, 1, 1).expand(*scores.shape[:-1], 1)
-    return torch.cat((scores, sink), dim=-1).softmax(-1)[..., :-1]
 
 
 def _combine(weights: Tensor, values: Tensor) -> Tensor:

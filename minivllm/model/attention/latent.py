@@ -24,6 +24,8 @@ class LatentBackend(PagedBackend):
     def refusal(spec: ModelSpec, dtype: torch.dtype, kv_dtype: torch.dtype, device: str) -> str | None:
         if spec.latent is None:
             return "the model has keys and values"
+        if device.startswith("cuda"):
+            return "there is no kernel for a GPU yet that takes vectors of this size"
         return PagedBackend.refusal_of_type(kv_dtype)
 
     def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:

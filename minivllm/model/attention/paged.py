@@ -8,6 +8,7 @@ from minivllm.kernels import Ops
 from minivllm.model.attention.backend import AttentionBackend, AttentionForm
 from minivllm.model.attention.metadata import AttentionMetadata
 
+MAX_GPU_HEAD_DIM = 256
 KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -26,6 +27,8 @@ class PagedBackend(AttentionBackend):
             return "the model has latent vectors instead of keys and values"
         if spec.encoder is not None:
             return "it looks back only, and the model both ways"
+        if device.startswith("cuda") and spec.head_dim > MAX_GPU_HEAD_DIM:
+            return f"heads of {spec.head_dim} elements do not fit into a GPU's shared memory"
         return PagedBackend.refusal_of_type(kv_dtype)
 
     @staticmethod

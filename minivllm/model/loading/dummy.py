@@ -12,17 +12,18 @@ from minivllm.model.loading.source import TensorSource
 class DummySource(TensorSource):
     """Uniform values of about the size that training leaves; the same at each start with the same seed."""
 
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, seed: int):
+    def __init__(self, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype, seed: int, device: str):
         self._shapes = shapes
         self._dtype = dtype
-        self._generator = torch.Generator().manual_seed(seed)
+        self._generator = torch.Generator(device).manual_seed(seed)
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes
 
     def read(self, name: str) -> Tensor:
         bound = 1.0 / math.sqrt(self._shapes[name][-1])
-        return torch.empty(self._shapes[name], dtype=self._dtype).uniform_(-bound, bound, generator=self._generator)
+        made = torch.empty(self._shapes[name], dtype=self._dtype, device=self._generator.device)
+        return made.uniform_(-bound, bound, generator=self._generator)
 
     def release(self, name: str) -> None:
         """Nothing is kept."""

@@ -68,7 +68,7 @@ def load_model(
         model.set_pooling_head(config.spec, ops, dtype, len(config.pooling.labels))
     if config.model.quantization:
         quantize(model, config.model.quantization, ops)
-    source = _source(model, config, dtype)
+    source = _source(model, config, dtype, device)
     base, *_ = model.weight_map.get(model.base, (model.base,))
     if config.pooling is not None and not isinstance(source, GGUFSource):
         source = RenamedSource.of_pooling_model(source, base)
@@ -84,9 +84,9 @@ def load_model(
     return model
 
 
-def _source(model: Model, config: EngineConfig, dtype: torch.dtype) -> TensorSource:
+def _source(model: Model, config: EngineConfig, dtype: torch.dtype, device: str) -> TensorSource:
     if config.load.load_format == "dummy":
-        return DummySource(dict(_wanted(list(_targets(model)))), dtype, config.model.seed or 0)
+        return DummySource(dict(_wanted(list(_targets(model)))), dtype, config.model.seed or 0, device)
     path = Path(config.model.path)
     return GGUFSource(path, config.spec, dtype) if config.load.load_format == "gguf" else SafetensorsFolder(path)
 

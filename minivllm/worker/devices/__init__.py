@@ -2,5 +2,6 @@
 
 from minivllm.worker.devices.base import Device
 from minivllm.worker.devices.cpu import CpuDevice
+from minivllm.worker.devices.cuda import CudaDevice
 
-DEVICES: dict[str, type[Device]] = {"cpu": CpuDevice}
+DEVICES: dict[str, type[Device]] = {"cpu": CpuDevice, "cuda": CudaDevice}

@@ -1,7 +1,12 @@
 """`Device`: what the worker must know of the hardware it runs on."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from minivllm.config.sections.device import DeviceConfig
 
@@ -14,8 +19,18 @@ class Memory:
     free: int
 
 
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A function that the device can repeat by itself: on what then is in its inputs, into the same result."""
+
+    replay: Callable[[], None]
+    result: Tensor
+
+
 class Device(ABC):
     torch_name: str  # as in torch.device(...)
+    captures: bool = False  # whether `capture` works
+    warm_up_lengths: Sequence[int] = ()  # of prompts that the first requests must not be the first to try
 
     @abstractmethod
     def __init__(self, config: DeviceConfig): ...
@@ -30,3 +45,15 @@ class Device(ABC):
     @abstractmethod
     def default_kv_share(self, memory: Memory) -> int:
         """Bytes for the KV cache where the user gave no figure; `memory` was measured after the weights were loaded."""
+
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        """Memory that `run` takes at its peak beyond what is kept; 0, without a run, where it need not be set aside."""
+        return 0
+
+    def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+        """The arrays of a step on the device, of the same shapes and types."""
+        return [torch.from_numpy(array) for array in arrays]
+
+    def capture(self, function: Callable[[], Tensor]) -> Captured:
+        """`function` made repeatable. It must neither wait for the device nor read what is on it."""
+        raise NotImplementedError

@@ -1,0 +1,262 @@
+"""How fast is this GPU with these kernels, beside what it can do at all?
+
+    PYTHONPATH=. python benchmarks/gpu/speed.py [--only attention] [--sweep] [--models llama-8b qwen3-30b-a3b]
+
+Needs torch and triton. First the measured limits: bytes a copy reads and writes, and bf16 matrix products. Then each kernel as
+a share of the limit that holds for it, and models with random weights, end to end on hand-made plans. --sweep tries other
+divisions of attention's work and prints the best: for the table in kernels/triton/attention.choose_shape.
+"""
+
+import argparse
+import dataclasses
+import gc
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import bare
+import torch
+from torch import Tensor
+from triton.testing import do_bench
+
+bare.provide()
+
+import models  # noqa: E402
+
+from minivllm.kernels.reference.gemm_grouped import GroupedWeight  # noqa: E402
+from minivllm.kernels.reference.gemm_int8 import Int8Weight  # noqa: E402
+from minivllm.kernels.triton import activation, attention, gemm_grouped, gemm_int8, kv_write, norm, rotary, sampling  # noqa: E402
+from minivllm.worker.worker import Worker  # noqa: E402
+
+BF16 = torch.bfloat16
+PROMPT, ANSWER = 1024, 128
+CHUNK = 8192  # tokens of a step
+
+
+@dataclass(slots=True)
+class Limits:
+    bandwidth: float  # bytes a second
+    matrix: float  # FLOP a second
+
+
+@dataclass(slots=True)
+class Case:
+    name: str
+    call: Callable[[], object]
+    moved: float = 0.0  # bytes
+    flop: float = 0.0
+
+
+def measure_limits() -> Limits:
+    source = torch.empty(1 << 31, dtype=torch.int8)
+    target = torch.empty_like(source)
+    bandwidth = 2 * source.nbytes / (do_bench(lambda: target.copy_(source)) / 1e3)
+    a, b = (torch.randn(8192, 8192, dtype=BF16) for _ in range(2))
+    return Limits(bandwidth, 2 * 8192**3 / (do_bench(lambda: a @ b) / 1e3))
+
+
+def cases() -> Iterator[Case]:
+    for seqs, context in ((64, 4096), (256, 1024), (8, 4096), (1, 32768), (1, 1024)):
+        yield decoding(seqs, context, 32, 8, 128)
+    yield decoding(64, 4096, 32, 4, 128)
+    yield decoding(64, 4096, 64, 8, 64)
+    for tokens in (1024, 8192):
+        yield prompt(tokens, 32, 8, 128)
+    yield prompt(8192, 16, 16, 64)
+    yield from small_cases()
+    for rows in (1, 16, 64, 1024):
+        yield from linear_cases(rows, 4096, 6144)
+    for rows, dtype in itertools.product((1, 64), (BF16, torch.float32)):
+        yield from sampling_cases(rows, dtype)
+
+
+def decoding(seqs: int, context: int, heads: int, kv_heads: int, dim: int) -> Case:
+    q, kv, tables = paged(seqs, seqs, context, heads, kv_heads, dim)
+    starts, lengths = torch.arange(seqs + 1, dtype=torch.int32), torch.full((seqs,), context, dtype=torch.int32)
+    moved = seqs * context * kv_heads * dim * 4
+    name = f"attention, decode, {seqs} x {context}, {heads}/{kv_heads}x{dim}"
+    return Case(name, lambda: attention.paged_attention(q, kv, tables, starts, lengths, dim**-0.5), moved)
+
+
+def prompt(tokens: int, heads: int, kv_heads: int, dim: int) -> Case:
+    q, kv, tables = paged(tokens, 1, tokens, heads, kv_heads, dim)
+    starts, lengths = torch.tensor([0, tokens], dtype=torch.int32), torch.tensor([tokens], dtype=torch.int32)
+    flop = 2.0 * heads * dim * tokens * (tokens + 1)
+    name = f"attention, prompt of {tokens}, {heads}/{kv_heads}x{dim}"
+    return Case(name, lambda: attention.paged_attention(q, kv, tables, starts, lengths, dim**-0.5), flop=flop)
+
+
+def paged(tokens: int, seqs: int, context: int, heads: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    blocks = -(-context // 16)
+    kv = torch.randn(2, seqs * blocks, kv_heads, 16, dim, dtype=BF16)
+    return torch.randn(tokens, heads, dim, dtype=BF16), kv, torch.randperm(seqs * blocks).int().view(seqs, blocks)
+
+
+def small_cases() -> Iterator[Case]:
+    rows, hidden, wide = 8192, 4096, 14336
+    x, residual, weight = (
+        torch.randn(rows, hidden, dtype=BF16),
+        torch.randn(rows, hidden, dtype=BF16),
+        torch.ones(hidden, dtype=BF16),
+    )
+    gate = torch.randn(rows, 2 * wide, dtype=BF16)
+    packed, slots = torch.randn(rows, 48, 128, dtype=BF16), torch.randperm(rows)
+    kv, table = torch.empty(2, rows // 16, 8, 16, 128, dtype=BF16), torch.randn(rows, 128)
+    q, k, v = packed.split((32, 8, 8), dim=1)
+    yield Case("RMS norm, 8192 x 4096", lambda: norm.rms_norm(x, weight, 1e-5), 2 * x.nbytes)
+    yield Case("added RMS norm, 8192 x 4096", lambda: norm.add_rms_norm(x, residual, weight, 1e-5), 4 * x.nbytes)
+    yield Case("SiLU and mul, 8192 x 14336", lambda: activation.silu_and_mul(gate), 1.5 * gate.nbytes)
+    yield Case("rotary, 8192 x 40 x 128", lambda: rotary.apply_rotary(q, k, slots, table), 2 * 40 / 48 * packed.nbytes)
+    yield Case("KV write, 8192 x 8 x 128", lambda: kv_write.write_kv(k, v, kv, slots), 2 * 16 / 48 * packed.nbytes)
+
+
+def linear_cases(rows: int, k: int, n: int) -> Iterator[Case]:
+    x, flop = torch.randn(rows, k, dtype=BF16), 2.0 * rows * k * n
+    plain = torch.randn(n, k, dtype=BF16)
+    int8 = Int8Weight(torch.randint(-127, 127, (n, k), dtype=torch.int8), torch.rand(n, 1))
+    some = torch.rand(n, k // 32).half()
+    grouped = GroupedWeight(torch.randint(0, 255, (n, k // 2), dtype=torch.uint8), some, some, 4)
+    yield Case(f"torch linear, {rows} x {k} x {n}", lambda: torch.nn.functional.linear(x, plain), plain.nbytes, flop)
+    yield Case(f"int8 linear, {rows} x {k} x {n}", lambda: gemm_int8.linear(x, int8), int8.data.nbytes, flop)
+    moved = grouped.values.nbytes + 2 * some.nbytes
+    yield Case(f"4-bit linear, {rows} x {k} x {n}", lambda: gemm_grouped.linear(x, grouped), moved, flop)
+
+
+def sampling_cases(rows: int, dtype: torch.dtype) -> Iterator[Case]:
+    logits, seeds = torch.randn(rows, 128256, dtype=dtype) * 3, torch.randint(0, 2**62, (rows, 2))
+    for name, options in (
+        ("greedy", [0, 0, 1, 0]),
+        ("plain", [1, 0, 1, 0]),
+        ("top-p", [1, 0, 0.9, 0]),
+        ("top-k", [1, 20, 0.9, 0]),
+    ):
+        params = torch.tensor([options] * rows, dtype=torch.float64)
+        title = f"choose, {name}, {rows} x 128256 {str(dtype).removeprefix('torch.')}"
+        yield Case(title, lambda params=params: sampling.choose(logits, None, params, seeds), logits.nbytes)
+
+
+def report(case: Case, limits: Limits) -> None:
+    seconds = do_bench(case.call) / 1e3
+    parts = [f"{1e6 * seconds:.0f}"]
+    least = max(case.moved / limits.bandwidth, case.flop / limits.matrix)
+    parts.append(f"{case.moved / seconds / 1e12:.2f}" if case.moved else "–")
+    parts.append(f"{case.flop / seconds / 1e12:.0f}" if case.flop else "–")
+    print(f"| {case.name} | {' | '.join(parts)} | {least / seconds:.0%} |", flush=True)
+
+
+def sweep() -> None:
+    """The best divisions of attention's work for some usual sizes."""
+    choose = attention.choose_shape
+    for case, dims in (
+        (lambda: decoding(64, 4096, 32, 8, 128), ((16,), (32, 64, 128), (1, 2), (2, 4), (2, 3, 5))),
+        (lambda: decoding(1, 32768, 32, 8, 128), ((16,), (32, 64, 128), (16, 32), (2, 4), (2, 3, 5))),
+        (lambda: decoding(8, 4096, 32, 8, 128), ((16,), (64,), (4, 8, 16), (4,), (3, 5))),
+        (lambda: prompt(8192, 32, 8, 128), ((64, 128), (32, 64, 128), (1,), (4, 8), (2, 3, 5))),
+    ):
+        made = case()
+        found: list[tuple[float, attention.Shape]] = []
+        for values in itertools.product(*dims):
+            shape = attention.Shape(*values)
+            attention.choose_shape = lambda *_, shape=shape: shape
+            try:
+                found.append((do_bench(made.call, warmup=5, rep=30), shape))
+            except Exception as error:  # too much shared memory, say
+                print(f"  {shape}: {type(error).__name__}")
+        attention.choose_shape = choose
+        usual = do_bench(made.call, warmup=5, rep=30)
+        best = "; ".join(f"{1e3 * t:.0f} us {dataclasses.astuple(s)}" for t, s in sorted(found, key=lambda pair: pair[0])[:3])
+        print(f"{made.name}: as it is {1e3 * usual:.0f} us; best (rows, tile, splits, warps, stages): {best}", flush=True)
+
+
+MODELS = {"llama-8b": models.LLAMA_8B, "qwen3-30b-a3b": models.QWEN3_30B_A3B}
+
+
+def model_rows(name: str, limits: Limits, batches: list[int]) -> None:
+    with TemporaryDirectory() as folder:
+        per_seq = (PROMPT + ANSWER) // 16 + 1
+        options = {"dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": max(batches), "max_num_batched_tokens": CHUNK}
+        began = time.monotonic()
+        worker = models.make_worker(Path(folder), per_seq * max(batches), MODELS[name], device="cuda", **options)
+        print(f"{name}: loaded and captured in {time.monotonic() - began:.0f} s", flush=True)
+        print("| Batch | Prompt tokens/s | Decode tokens/s | Step ms | of it on the device | besides | Share of the limit |")
+        print("|---|---|---|---|---|---|---|", flush=True)
+        for count in batches:
+            run_batch(worker, count, per_seq, limits)
+
+
+def run_batch(worker: Worker, count: int, per_seq: int, limits: Limits) -> None:
+    batch = models.Batch(worker, 16, per_seq)
+    prompts = [[(7 * i + 31 * s) % 1000 for i in range(PROMPT)] for s in range(count)]
+    for _ in range(2):  # the first compiles what is to be compiled
+        torch.cuda.synchronize()
+        began = time.monotonic()
+        batch.prefill(prompts, CHUNK)
+        prefill = time.monotonic() - began
+        batch.decode()
+        if _ == 0:
+            batch.free()
+    steps = []
+    for _ in range(ANSWER - 2):
+        began = time.monotonic()
+        batch.decode()
+        steps.append(time.monotonic() - began)
+    step = statistics.median(steps)
+    device = on_device(worker, batch)
+    weights = sum(t.nbytes for t in tensors_of(worker))
+    layers = worker._loaded_pool().layers
+    read = weights + len(layers) * layers[0][:, 0].nbytes / 16 * sum(batch.lengths)
+    print(
+        f"| {count} | {count * PROMPT / prefill:.0f} | {count / step:.0f} | {1e3 * step:.2f} | {1e3 * device:.2f} "
+        f"| {1e3 * (step - device):.2f} | {read / limits.bandwidth / step:.0%} |",
+        flush=True,
+    )
+    batch.free()
+
+
+def on_device(worker: Worker, batch: models.Batch) -> float:
+    """Seconds in which kernels run during a step."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(3):
+            batch.decode()
+        torch.cuda.synchronize()
+    return sum(event.device_time_total for event in profile.key_averages()) / 3 / 1e6
+
+
+def tensors_of(worker: Worker) -> Iterator[Tensor]:
+    """What a step reads of the model: all of it but an embedding that is only looked up."""
+    model: Any = worker._runner._model  # type: ignore[union-attr]
+    for path, layer in model.walk():
+        if not ("embed_tokens" in path and model.lm_head is not None):
+            yield from (value for value in vars(layer).values() if isinstance(value, Tensor))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="kernels with this in their name; no models")
+    parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--models", nargs="*", default=["llama-8b"], choices=MODELS)
+    parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
+    args = parser.parse_args()
+    with torch.device("cuda"):
+        limits = measure_limits()
+        print(f"{torch.cuda.get_device_name()}: copies {limits.bandwidth / 1e12:.2f} TB/s read and written, ", end="")
+        print(f"bf16 products {limits.matrix / 1e12:.0f} TFLOP/s\n")
+        if args.sweep:
+            sweep()
+        print("| Kernel | us | TB/s | TFLOP/s | Share of the limit |\n|---|---|---|---|---|")
+        for case in cases():
+            if args.only in case.name:
+                report(case, limits)
+    for name in args.models if not args.only else ():
+        gc.collect()
+        torch.cuda.empty_cache()
+        model_rows(name, limits, args.batches)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""Linear layers with weights of 4 or 8 bits in groups of 32 in Triton; unpacked in registers on the way to the matrix unit."""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minivllm.kernels.reference.gemm_grouped import GroupedWeight, pack, rows
+from minivllm.kernels.triton.launch import linear_shape
+
+__all__ = ["GroupedWeight", "linear", "pack", "rows"]
+
+_GROUP = 32
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def grouped_kernel(
+    out_ptr, x_ptr, value_ptr, scale_ptr, least_ptr, bias_ptr, num_rows, x_stride, N: tl.constexpr, K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr, BIASED: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Grid as in gemm_int8. GROUPS are read at a time; with 4 bits a byte has a value of the first half of its group and one of
+    the second, hence two products."""
+    BYTES: tl.constexpr = 4 * BITS  # of a group
+    WIDTH: tl.constexpr = GROUPS * BYTES
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    at = tl.arange(0, WIDTH)
+    column = at // BYTES * 32 + at % BYTES  # of x; with 4 bits, of the low halves
+    group = tl.arange(0, GROUPS)
+    rows = n.to(tl.int64)[:, None]
+    value_ptrs = value_ptr + rows * (K // 32 * BYTES) + at[None, :]
+    x_ptrs = x_ptr + m.to(tl.int64)[None, :] * x_stride + column[:, None]
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    for begin in range(0, K // 32, GROUPS):
+        inside = (at // BYTES < K // 32 - begin)[None, :] & (n < N)[:, None]
+        x_mask = (at // BYTES < K // 32 - begin)[:, None] & (m < num_rows)[None, :]
+        some = (group < K // 32 - begin)[None, :] & (n < N)[:, None]
+        value = tl.load(value_ptrs + begin * BYTES, mask=inside, other=0)
+        scale = tl.load(scale_ptr + rows * (K // 32) + begin + group[None, :], mask=some, other=0.0).to(tl.float32)
+        least = tl.load(least_ptr + rows * (K // 32) + begin + group[None, :], mask=some, other=0.0).to(tl.float32)
+        scale = tl.reshape(tl.broadcast_to(scale[:, :, None], (BLOCK_N, GROUPS, BYTES)), (BLOCK_N, WIDTH))
+        least = tl.reshape(tl.broadcast_to(least[:, :, None], (BLOCK_N, GROUPS, BYTES)), (BLOCK_N, WIDTH))
+        x = tl.load(x_ptrs + begin * 32, mask=x_mask, other=0.0)
+        if BITS == 4:
+            low = (value & 15).to(tl.float32) * scale + least
+            acc = tl.dot(low.to(x.dtype), x, acc, input_precision=PRECISION)
+            x = tl.load(x_ptrs + begin * 32 + 16, mask=x_mask, other=0.0)
+            value = value >> 4
+        acc = tl.dot((value.to(tl.float32) * scale + least).to(x.dtype), x, acc, input_precision=PRECISION)
+    if BIASED:
+        acc += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
+    out_ptrs = out_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(n < N)[:, None] & (m < num_rows)[None, :])
+
+
+def linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> Tensor:
+    """See reference.gemm_grouped."""
+    n, k = weight.values.shape[0], weight.scales.shape[1] * _GROUP
+    flat = x.reshape(-1, k)
+    out = torch.empty((flat.shape[0], n), dtype=x.dtype, device=x.device)
+    if flat.shape[0]:
+        flat = flat if flat.stride(1) == 1 else flat.contiguous()
+        wide = x.dtype == torch.float32
+        shape = linear_shape(flat.shape[0], n, wide, x.device)
+        groups = 2 if wide else 8 if shape.block_m <= 32 else 2
+        grid = (triton.cdiv(flat.shape[0], shape.block_m), triton.cdiv(n, shape.block_n))
+        grouped_kernel[grid](
+            out, flat, weight.values, weight.scales, weight.least, out if bias is None else bias, flat.shape[0], flat.stride(0),
+            n, k, shape.block_n, shape.block_m, groups, weight.bits, bias is not None, "tf32x3" if wide else "tf32",
+            num_warps=shape.warps, num_stages=shape.stages,
+        )  # fmt: skip
+    return out.view(*x.shape[:-1], n)

@@ -1,0 +1,62 @@
+"""Linear layers with int8 weights in Triton: half the bytes to read; products in the type of the activations.
+
+The weight is the left operand, whose elements may be converted in registers on their way to the matrix unit, and the rows of x
+are the right one, of which 16 are enough.
+"""
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from minivllm.kernels.reference.gemm_int8 import Int8Weight, pack, rows
+from minivllm.kernels.triton.launch import linear_shape
+
+__all__ = ["Int8Weight", "linear", "pack", "rows"]
+
+
+@triton.jit(do_not_specialize=["num_rows"])
+def int8_kernel(
+    out_ptr, x_ptr, weight_ptr, scale_ptr, bias_ptr, num_rows, x_stride, N: tl.constexpr, K: tl.constexpr,
+    BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_K: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Grid: blocks of rows of x, which share what the cache holds of the weight, and blocks of the weight."""
+    m = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
+    k = tl.arange(0, BLOCK_K)
+    weight_ptrs = weight_ptr + n.to(tl.int64)[:, None] * K + k[None, :]
+    x_ptrs = x_ptr + m.to(tl.int64)[None, :] * x_stride + k[:, None]
+    acc = tl.zeros((BLOCK_N, BLOCK_M), tl.float32)
+    flaw = tl.zeros((BLOCK_M,), tl.float32)
+    for begin in range(0, K, BLOCK_K):
+        inside = k < K - begin
+        weight = tl.load(weight_ptrs + begin, mask=(n < N)[:, None] & inside[None, :], other=0)
+        x = tl.load(x_ptrs + begin, mask=(m < num_rows)[None, :] & inside[:, None], other=0.0)
+        acc = tl.dot(weight.to(tl.float32).to(x.dtype), x, acc, input_precision=PRECISION)
+        wide = x.to(tl.float32)
+        flaw += tl.sum(wide - wide, 0)  # NaN in rows with anything that is not finite, as the contract says
+    scale = tl.load(scale_ptr + n, mask=n < N, other=0.0)
+    out = acc * scale[:, None] + flaw[None, :]
+    if BIASED:
+        out += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
+    out_ptrs = out_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
+    tl.store(out_ptrs, out.to(out_ptr.dtype.element_ty), mask=(n < N)[:, None] & (m < num_rows)[None, :])
+
+
+def linear(x: Tensor, weight: Int8Weight, bias: Tensor | None = None) -> Tensor:
+    """See reference.gemm_int8; here x is not rounded to integers, so sums are those of fp32."""
+    n, k = weight.data.shape
+    flat = x.reshape(-1, k)
+    out = torch.empty((flat.shape[0], n), dtype=x.dtype, device=x.device)
+    if flat.shape[0]:
+        flat = flat if flat.stride(1) == 1 else flat.contiguous()
+        wide = x.dtype == torch.float32
+        shape = linear_shape(flat.shape[0], n, wide, x.device)
+        block_k = 32 if wide else 256 if shape.block_m <= 32 else 64
+        grid = (triton.cdiv(flat.shape[0], shape.block_m), triton.cdiv(n, shape.block_n))
+        int8_kernel[grid](
+            out, flat, weight.data, weight.scales, out if bias is None else bias, flat.shape[0], flat.stride(0), n, k,
+            shape.block_n, shape.block_m, block_k, bias is not None, "tf32x3" if wide else "tf32",
+            num_warps=shape.warps, num_stages=shape.stages,
+        )  # fmt: skip
+    return out.view(*x.shape[:-1], n)

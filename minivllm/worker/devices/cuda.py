@@ -1,0 +1,70 @@
+"""A CUDA GPU: its memory, pinned transfers and captured graphs. The only place that calls torch.cuda."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from minivllm.config.sections.device import DeviceConfig
+from minivllm.errors import ConfigError
+from minivllm.worker.devices.base import Captured, Device, Memory
+from minivllm.worker.staging import Staging
+
+_DEFAULT_SHARE = 0.9  # of the device's memory; the rest is for graphs, cuBLAS and whoever else draws on the screen
+_LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128)  # of prompts for which different kernels are compiled
+
+
+class CudaDevice(Device):
+    torch_name = "cuda"
+    captures = True
+    warm_up_lengths = _LENGTHS
+
+    def __init__(self, config: DeviceConfig):
+        self._pool: Any = None  # memory that all graphs share
+        self._staging = Staging(lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True), _send)
+
+    def set_up(self) -> None:
+        if not torch.cuda.is_available():
+            raise ConfigError("--device cuda: torch finds no CUDA GPU here that it can use.", param="device")
+        torch.cuda.init()
+
+    def memory(self) -> Memory:
+        torch.cuda.empty_cache()
+        free, total = torch.cuda.mem_get_info()
+        return Memory(total=total, free=free)
+
+    def default_kv_share(self, memory: Memory) -> int:
+        return max(0, int(memory.total * _DEFAULT_SHARE) - (memory.total - memory.free))
+
+    def peak_bytes(self, run: Callable[[], None]) -> int:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - before
+
+    def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
+        return self._staging.send(arrays)
+
+    def capture(self, function: Callable[[], Tensor]) -> Captured:
+        """Run once on a stream of its own, which compiles what there is to compile, then record."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            function()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            result = function()
+        self._pool = graph.pool()
+        return Captured(graph.replay, result)
+
+
+def _send(host: Tensor) -> tuple[Tensor, Callable[[], None]]:
+    device = host.to("cuda", non_blocking=True)
+    event = torch.cuda.Event()
+    event.record()
+    return device, event.synchronize
