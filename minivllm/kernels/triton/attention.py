@@ -273,7 +273,7 @@ def choose_shape(
     """From sizes that the host knows. `wide`: products in fp32, whose tiles are twice as large; extras: options that
     take registers for scores; max_context: in keys."""
     decode = num_tokens == num_seqs
-    most_rows = 32 if wide else 64 if dim > 128 or extras > 1 else 128
+    most_rows = 16 if wide else 64 if dim > 128 or extras else 128
     rows = power_of_2(group if decode else min(most_rows, -(-num_tokens // max(num_seqs, 1)) * group))
     rows = max(16, power_of_2(group), rows)
     tile = 16 if wide else 32 if dim > 128 or (extras and rows >= 64) else 64
