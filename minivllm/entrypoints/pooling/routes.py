@@ -1,4 +1,7 @@
-"""`POST /v1/embeddings`, `/pooling`, `/classify`, `/score` and `/rerank`: each only on models that can do it."""
+"""`POST /v1/embeddings`, `/pooling`, `/classify`, `/score` and `/rerank`: each only on models that can do it.
+
+Other paths of the same routes are left out of the schema, which is slow to build.
+"""
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -43,22 +46,22 @@ async def create_pooling(body: PoolingRequest, raw_request: Request) -> Response
 
 
 @router.post("/classify", responses={200: {"model": ClassificationResponse}, **ERRORS}, dependencies=[_CLASSIFIES])
-@router.post("/v1/classify", responses={200: {"model": ClassificationResponse}, **ERRORS}, dependencies=[_CLASSIFIES])
+@router.post("/v1/classify", include_in_schema=False, dependencies=[_CLASSIFIES])
 async def create_classification(body: ClassificationRequest, raw_request: Request) -> Response:
     """Probabilities of the classes for each text."""
     return naming_ignored(await app_state(raw_request).openai_serving_embedding.create_classification(body, raw_request), body)
 
 
-@router.post("/score", responses={200: {"model": ScoreResponse}, **ERRORS}, dependencies=[_SCORES])
+@router.post("/score", include_in_schema=False, dependencies=[_SCORES])
 @router.post("/v1/score", responses={200: {"model": ScoreResponse}, **ERRORS}, dependencies=[_SCORES])
 async def create_score(body: ScoreRequest, raw_request: Request) -> Response:
     """How well the texts of each pair go together."""
     return naming_ignored(await app_state(raw_request).serving_scores.create_score(body, raw_request), body)
 
 
-@router.post("/rerank", responses={200: {"model": RerankResponse}, **ERRORS}, dependencies=[_RERANKS])
+@router.post("/rerank", include_in_schema=False, dependencies=[_RERANKS])
 @router.post("/v1/rerank", responses={200: {"model": RerankResponse}, **ERRORS}, dependencies=[_RERANKS])
-@router.post("/v2/rerank", responses={200: {"model": RerankResponse}, **ERRORS}, dependencies=[_RERANKS])
+@router.post("/v2/rerank", include_in_schema=False, dependencies=[_RERANKS])
 async def do_rerank(body: RerankRequest, raw_request: Request) -> Response:
     """Documents in the order in which they answer the query."""
     return naming_ignored(await app_state(raw_request).serving_scores.do_rerank(body, raw_request), body)

@@ -15,9 +15,9 @@ from minivllm.model.attention.metadata import AttentionMetadata
 
 @dataclass(slots=True)
 class BidirectionalMetadata(AttentionMetadata):
-    """Texts of one length are computed together: the rows of each such group, [number of texts, length]."""
+    """Texts of one length are computed together: the length of each such group, and its rows, side by side or anywhere."""
 
-    groups: list[Tensor] = field(default_factory=list)
+    groups: list[tuple[int, slice | Tensor]] = field(default_factory=list)
     masks: dict[tuple[int, int], Tensor] = field(default_factory=dict)  # by length and window: which keys are near enough
 
     def near(self, length: int, window: int) -> Tensor:
@@ -44,11 +44,7 @@ class BidirectionalBackend(AttentionBackend):
         starts: dict[int, list[int]] = {}
         for begin, end in pairwise(metadata.query_start.tolist()):
             starts.setdefault(end - begin, []).append(begin)
-        device = metadata.query_start.device
-        groups = [
-            torch.tensor(begins, device=device)[:, None] + torch.arange(length, device=device)
-            for length, begins in starts.items()
-        ]
+        groups = [(length, _rows(begins, length, metadata.query_start.device)) for length, begins in starts.items()]
         of = metadata
         return BidirectionalMetadata(of.query_start, of.context_lens, of.block_tables, of.slot_mapping, groups)
 
@@ -56,10 +52,17 @@ class BidirectionalBackend(AttentionBackend):
         """A window reaches as far forward as back."""
         assert isinstance(metadata, BidirectionalMetadata), "prepare comes first"
         out = torch.empty_like(q, memory_format=torch.contiguous_format)
-        for rows in metadata.groups:
-            queries, keys, values = (x[rows].transpose(1, 2) for x in (q, k, v))  # [texts, num_heads, length, head_dim]
-            length = rows.shape[1]
+        for length, rows in metadata.groups:
+            # [texts, num_heads, length, head_dim]
+            queries, keys, values = (x[rows].unflatten(0, (-1, length)).transpose(1, 2) for x in (q, k, v))
             mask = metadata.near(length, form.window) if 0 < form.window < length else None
             attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=form.scale)
-            out[rows] = attended.transpose(1, 2)
+            out[rows] = attended.transpose(1, 2).flatten(0, 1)
         return out
+
+
+def _rows(begins: list[int], length: int, device: torch.device) -> slice | Tensor:
+    """Of texts that begin there. A slice costs no copy."""
+    if begins[-1] - begins[0] == (len(begins) - 1) * length:
+        return slice(begins[0], begins[-1] + length)
+    return (torch.tensor(begins, device=device)[:, None] + torch.arange(length, device=device)).flatten()
