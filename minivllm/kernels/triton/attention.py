@@ -276,7 +276,7 @@ def choose_shape(
     most_rows = 16 if wide else 64 if dim > 128 or extras else 128
     rows = power_of_2(group if decode else min(most_rows, -(-num_tokens // max(num_seqs, 1)) * group))
     rows = max(16, power_of_2(group), rows)
-    tile = 16 if wide else 32 if dim > 128 or (extras and rows >= 64) else 64
+    tile = 16 if wide else 32 if dim > 128 or (extras and rows >= 64) or (decode and dim > 64) else 64
     # The page of a key is read before the key: of five stages, keys and values are ahead by two.
     stages = 2 if wide else 3 if rows >= 64 else 5
     warps = 8 if rows >= 64 else 4
