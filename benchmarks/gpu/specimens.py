@@ -41,9 +41,7 @@ def attention_specimens() -> Iterator[Specimen]:
             for what, queries in (("decode", 1), ("chunk", 8), ("prefill", 1000)):
                 quick = (usual and dtype == BF16 and what != "chunk") or (dim == 256 and what == "prefill")
                 call = partial(attend, heads, kv_heads, dim, dtype, queries)
-                yield Specimen(
-                    name_of(heads, kv_heads, dim, dtype, dtype, what), call, quick or (dtype, what) == (FP32, "decode")
-                )
+                yield Specimen(name_of(heads, kv_heads, dim, dtype, dtype, what), call, quick)
     yield Specimen(name_of(9, 3, 64, FP32, FP32, "prefill"), partial(attend, 9, 3, 64, FP32, 1000), False)
     for what, queries in (("decode", 1), ("prefill", 1000)):
         yield Specimen(
