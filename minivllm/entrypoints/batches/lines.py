@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/score", "/v1/rerank")
+ENDPOINTS = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/v1/score", "/v1/rerank")
 MAX_LINES = 50_000
 MAX_ERRORS = 20  # of a file, that are told
 
@@ -82,8 +82,9 @@ def _read(number: int, text: bytes, endpoint: str | None) -> tuple[Line, str]:
         raise ValueError(f"url must be the batch's endpoint {endpoint}, got {given.url}.")
     if not 0 < len(given.custom_id) <= 512:
         raise ValueError("custom_id must have 1 to 512 characters.")
-    if given.body.get("stream"):
-        raise ValueError("body.stream must be false: a batch has no streams.")
+    for name in ("stream", "background"):
+        if given.body.get(name):
+            raise ValueError(f"body.{name} must be false: a batch has whole answers and no streams.")
     return Line(number, given.custom_id, msgspec.json.encode(given.body)), given.url
 
 

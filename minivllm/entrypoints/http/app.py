@@ -24,6 +24,8 @@ from minivllm.entrypoints.openai.chat_serving import OpenAIServingChat
 from minivllm.entrypoints.openai.completion_serving import OpenAIServingCompletion
 from minivllm.entrypoints.pooling.embedding_serving import OpenAIServingEmbedding
 from minivllm.entrypoints.pooling.score_serving import ServingScores
+from minivllm.entrypoints.responses.serving import OpenAIServingResponses
+from minivllm.entrypoints.responses.store import ResponseStore
 from minivllm.text.parsers.registry import Dialect, choose
 from minivllm.version import __version__
 
@@ -42,6 +44,7 @@ class AppState(State):
     chat_sessions: ChatSessions
     openai_serving_chat: OpenAIServingChat
     openai_serving_completion: OpenAIServingCompletion
+    openai_serving_responses: OpenAIServingResponses
     anthropic_serving_messages: AnthropicServingMessages
     serving_infill: ServingInfill
     batch_runner: BatchRunner | None
@@ -73,8 +76,13 @@ def build_app(server: ServerConfig) -> FastAPI:
     return app
 
 
-def init_app_state(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineArgs) -> None:
-    """Make the serving objects on a ready engine. `ClientError` if the chat template is broken."""
+def init_app_state(
+    engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineArgs, responses: ResponseStore | None = None
+) -> None:
+    """Make the serving objects on a ready engine. `ClientError` if the chat template is broken.
+
+    `responses`: those of another app, to know them too.
+    """
     server, config = args.server, engine.config
     fingerprint = "fp_" + hashlib.sha256(f"{__version__} {config.model.path} {config.model.dtype}".encode()).hexdigest()[:10]
     state.engine = engine
@@ -83,6 +91,9 @@ def init_app_state(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineA
     state.chat_sessions = ChatSessions(engine, state.prompts, dialect, server.enable_auto_tool_choice)
     state.openai_serving_chat = OpenAIServingChat(engine, state.chat_sessions, fingerprint, server.response_role)
     state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
+    state.openai_serving_responses = OpenAIServingResponses(
+        engine, state.prompts, state.chat_sessions, ResponseStore() if responses is None else responses
+    )
     state.anthropic_serving_messages = AnthropicServingMessages(engine, state.prompts, state.chat_sessions)
     state.serving_infill = ServingInfill(engine)
     state.batch_runner = None
@@ -98,10 +109,10 @@ def _dialect(engine: "AsyncLLMEngine", prompts: ChatPrompts, server: ServerConfi
     return choose(prompts.template_source, special, server.tool_call_parser, server.reasoning_parser)
 
 
-def background_call(engine: "AsyncLLMEngine", args: AsyncEngineArgs) -> Call:
+def background_call(engine: "AsyncLLMEngine", args: AsyncEngineArgs, responses: ResponseStore | None = None) -> Call:
     """Calls the same routes as background work, without keys and limits of clients."""
     app = build_app(ServerConfig(disable_fastapi_docs=True))
-    init_app_state(BackgroundEngine(engine), app.state, args)  # type: ignore[arg-type]
+    init_app_state(BackgroundEngine(engine), app.state, args, responses)  # type: ignore[arg-type]
     return caller(app)
 
 
@@ -110,6 +121,5 @@ def start_batches(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineAr
     if args.server.storage_dir is not None:
         folder = Path(args.server.storage_dir).expanduser()
         concurrency = min(MAX_BATCH_LINES, max(1, engine.config.scheduler.max_num_seqs // 2))
-        state.batch_runner = BatchRunner(
-            FileStore(folder / "files"), BatchStore(folder / "batches"), background_call(engine, args), concurrency
-        )
+        call = background_call(engine, args, state.openai_serving_responses.store)
+        state.batch_runner = BatchRunner(FileStore(folder / "files"), BatchStore(folder / "batches"), call, concurrency)

@@ -70,7 +70,7 @@ async def _handle(request: Request, exc: Exception) -> Response:
     if isinstance(exc, HTTPException) and exc.status_code in (404, 405) and exc.detail in ("Not Found", "Method Not Allowed"):
         exc.detail = f"There is no {request.method} {request.url.path[:MAX_INPUT]} here."
     if isinstance(exc, MinivllmError):  # an unexpected exception goes on to the web server, which logs it
-        _report(exc)
+        report(exc)
     return error_response(exc, request.scope)
 
 
@@ -93,13 +93,13 @@ async def send_error(exc: BaseException, scope: Scope, receive: Receive, send: S
 
 def error_event(exc: BaseException) -> bytes:
     """An error after the first byte of a stream, as an event; logged if it is ours to mend."""
-    _report(exc)
+    report(exc)
     return b"data: " + msgspec.json.encode({"error": describe(exc)[1]}) + b"\n\n"
 
 
 def anthropic_error_event(exc: BaseException) -> bytes:
     """The same in a stream of `/v1/messages`."""
-    _report(exc)
+    report(exc)
     return b"event: error\ndata: " + msgspec.json.encode(_anthropic(describe(exc)[1])) + b"\n\n"
 
 
@@ -129,7 +129,8 @@ def describe(exc: BaseException) -> tuple[int, dict[str, Any]]:
     return status, {"message": message, "type": kind, "param": param, "code": status}
 
 
-def _report(exc: BaseException) -> None:
+def report(exc: BaseException) -> None:
+    """Log what is ours to mend."""
     if not isinstance(exc, MinivllmError):
         logger.error("Unexpected error in a request", exc_info=exc)
     elif exc.status >= 500 and not isinstance(exc, _NOT_OURS):

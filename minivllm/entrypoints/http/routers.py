@@ -8,10 +8,12 @@ from minivllm.entrypoints.batches import routes as batch_routes
 from minivllm.entrypoints.llamacpp import routes as llamacpp_routes
 from minivllm.entrypoints.openai import chat_routes, completion_routes, models_routes
 from minivllm.entrypoints.pooling import routes as pooling_routes
+from minivllm.entrypoints.responses import routes as responses_routes
 
 ROUTERS: list[APIRouter] = [
     chat_routes.router,
     completion_routes.router,
+    responses_routes.router,
     models_routes.router,
     anthropic_routes.router,
     llamacpp_routes.router,

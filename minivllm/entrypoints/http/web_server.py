@@ -47,8 +47,9 @@ class WebServer:
         return len(self._server.server_state.tasks)
 
     async def drain(self) -> None:
-        """Refuse new requests from now on; not ready any more. Batches stop where they are."""
+        """Refuse new requests from now on; not ready any more. Batches stop where they are, responses in the background end."""
         self._app.state.draining = True
+        await self._app.state.openai_serving_responses.stop()
         if self._app.state.batch_runner is not None:
             await self._app.state.batch_runner.stop()
 

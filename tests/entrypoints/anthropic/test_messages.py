@@ -1,16 +1,12 @@
 """`/v1/messages` on a fake engine: through the `anthropic` SDK over a socket, and field by field."""
 
-import asyncio
 import json
-import socket
-import threading
-import time
 from collections.abc import Iterator
 
 import anthropic
 import pytest
-import uvicorn
 from fakes import Client, FakeEngine
+from served import Served
 
 TEXT = 'Hello wörld 🐢! "quoted"\n'
 HI = [{"role": "user", "content": "Hi"}]
@@ -22,27 +18,8 @@ HERMES = (
 )
 
 
-class Served:
-    """The app in uvicorn in a thread."""
-
-    def __init__(self, engine: FakeEngine, **server):
-        self.engine = engine
-        app = Client(engine, **server).app
-        self.server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="warning"))
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([listener])))
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
-
-    def sdk(self, key="secret"):
-        return anthropic.Anthropic(base_url=self.url, api_key=key, max_retries=0)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join()
+def sdk(served: Served, key="secret") -> anthropic.Anthropic:
+    return anthropic.Anthropic(base_url=served.url, api_key=key, max_retries=0)
 
 
 def calling_engine() -> FakeEngine:
@@ -66,17 +43,17 @@ def calling() -> Iterator[Served]:
 
 
 def test_whole(served):
-    message = served.sdk().messages.create(model="fake", max_tokens=50, messages=HI, system="Be brief.")
+    message = sdk(served).messages.create(model="fake", max_tokens=50, messages=HI, system="Be brief.")
     assert message.content[0].text == TEXT and message.role == "assistant" and message.id.startswith("msg-")
     assert (message.stop_reason, message.stop_sequence) == ("end_turn", None)
     assert message.usage.output_tokens == 6 and message.usage.input_tokens > 4
     assert served.engine.requests[-1][0]["prompt"] == "<|system|>Be brief.<|end|><|user|>Hi<|end|><|assistant|>"
-    cut = served.sdk().messages.create(model="fake", max_tokens=2, messages=HI)
+    cut = sdk(served).messages.create(model="fake", max_tokens=2, messages=HI)
     assert cut.stop_reason == "max_tokens" and cut.content[0].text == "Hello wörld"
 
 
 def test_streamed_equals_whole(served):
-    with served.sdk().messages.stream(model="fake", max_tokens=50, messages=HI) as stream:
+    with sdk(served).messages.stream(model="fake", max_tokens=50, messages=HI) as stream:
         pieces = list(stream.text_stream)
         final = stream.get_final_message()
     assert pieces == ["Hello", " wörld", " 🐢", "!", ' "quoted"', "\n"] and final.content[0].text == TEXT
@@ -99,11 +76,11 @@ def test_wire_events():
 
 
 def test_tools(calling):
-    sdk = calling.sdk()
-    whole = sdk.messages.create(model="fake", max_tokens=50, messages=HI, tools=[TOOL])
+    messages = sdk(calling).messages
+    whole = messages.create(model="fake", max_tokens=50, messages=HI, tools=[TOOL])
     text, use = whole.content
     assert (text.text, use.type, use.name, use.input, whole.stop_reason) == ("Sure.", "tool_use", "add", {"a": 1}, "tool_use")
-    with sdk.messages.stream(model="fake", max_tokens=50, messages=HI, tools=[TOOL]) as stream:
+    with messages.stream(model="fake", max_tokens=50, messages=HI, tools=[TOOL]) as stream:
         final = stream.get_final_message()
     assert [block.type for block in final.content] == ["text", "tool_use"]
     assert (final.content[0].text, final.content[1].input, final.stop_reason) == ("Sure.", {"a": 1}, "tool_use")
@@ -114,10 +91,10 @@ def test_tools(calling):
         {"role": "assistant", "content": [thought, text.model_dump(), use.model_dump()]},
         {"role": "user", "content": [result]},
     ]
-    sdk.messages.create(model="fake", max_tokens=5, messages=history, tools=[TOOL], tool_choice={"type": "none"})
+    messages.create(model="fake", max_tokens=5, messages=history, tools=[TOOL], tool_choice={"type": "none"})
     prompt = calling.engine.requests[-1][0]["prompt"]
     assert "<|assistant|>Sure.hm[{" in prompt and '"arguments": {"a": 1}' in prompt and "<|tool|>2<|end|>" in prompt
-    cut = sdk.messages.create(model="fake", max_tokens=4, messages=HI, tools=[TOOL])
+    cut = messages.create(model="fake", max_tokens=4, messages=HI, tools=[TOOL])
     assert cut.stop_reason == "max_tokens" and cut.content[1].input == {}
 
 
@@ -138,14 +115,14 @@ def test_stop_sequence_prefill_and_sampling():
 
 
 def test_count_tokens(served):
-    counted = served.sdk().messages.count_tokens(model="fake", messages=HI, system="Be brief.")
-    message = served.sdk().messages.create(model="fake", max_tokens=5, messages=HI, system="Be brief.")
+    counted = sdk(served).messages.count_tokens(model="fake", messages=HI, system="Be brief.")
+    message = sdk(served).messages.create(model="fake", max_tokens=5, messages=HI, system="Be brief.")
     assert counted.input_tokens == message.usage.input_tokens
 
 
 def test_keys(served):
     with pytest.raises(anthropic.AuthenticationError) as refused:
-        served.sdk("wrong").messages.create(model="fake", max_tokens=5, messages=HI)
+        sdk(served, "wrong").messages.create(model="fake", max_tokens=5, messages=HI)
     assert refused.value.body["type"] == "error" and refused.value.body["error"]["type"] == "authentication_error"
 
 

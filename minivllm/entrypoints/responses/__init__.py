@@ -1,0 +1,1 @@
+"""OpenAI's Responses API: another codec on the chat pipeline, and a memory of what was answered."""
