@@ -110,9 +110,9 @@ void gemm_grouped_rows(long count, int bits, Address packed, Address indices, Ad
 // The others.
 
 void choose(int dtype, Address logits, Address rows, long num_rows, long stride, long columns, Address params, Address seeds,
-            Address tokens) {
-  kernels().choose[dtype]({{at<void>(logits), at<int64_t>(rows), num_rows, stride, columns}, at<double>(params),
-                           at<int64_t>(seeds), at<int64_t>(tokens)});
+            Address masks, Address tokens) {
+  kernels().choose[dtype]({{at<void>(logits), at<int64_t>(rows), num_rows, stride, columns, at<uint64_t>(masks)},
+                           at<double>(params), at<int64_t>(seeds), at<int64_t>(tokens)});
 }
 
 void logprobs(int dtype, Address logits, Address rows, long num_rows, long stride, long columns, Address tokens, long count,

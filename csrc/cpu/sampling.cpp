@@ -18,6 +18,18 @@ struct Block {
   vf v[kVectors];
 };
 
+constexpr uint64_t kAllAllowed = ~(uint64_t)0;
+
+// Columns whose bit is not in `allowed` become -inf.
+MINIVLLM_INLINE void forbid(Block& block, uint64_t allowed) {
+  vi lane_bits;
+  for (long j = 0; j < kLanes; j++) lane_bits[j] = 1 << j;
+  for (long i = 0; i < kVectors; i++) {
+    const vi bits = (vi{} + (int32_t)(allowed >> i * kLanes & ((1 << kLanes) - 1))) & lane_bits;
+    block.v[i] = bits != 0 ? block.v[i] : splat(-kInf);
+  }
+}
+
 // Columns beyond the row read as -inf.
 template <class T>
 MINIVLLM_INLINE Block load_block(const T* x, long count) {
@@ -114,14 +126,16 @@ template <class T>
 struct Row {
   const T* x;
   long columns, blocks;
-  const float* maxima;  // [blocks]
-  float best;           // NaN or infinite: nothing to choose from
+  const uint64_t* masks;  // [blocks], or null
+  const float* maxima;    // [blocks]
+  float best;            // NaN or infinite: nothing to choose from
   long best_block;
 
   Row(const LogitRows& in, long row, const float* maxima_of_rows)
       : x((const T*)in.logits + (in.rows ? in.rows[row] : row) * in.stride),
         columns(in.columns),
         blocks((in.columns + kBlock - 1) / kBlock),
+        masks(in.masks ? in.masks + row * blocks : nullptr),
         maxima(maxima_of_rows + row * blocks),
         best(-kInf),
         best_block(0) {
@@ -131,14 +145,19 @@ struct Row {
     }
   }
 
-  Block block(long b) const { return load_block(x + b * kBlock, columns - b * kBlock); }
+  Block block(long b) const {
+    Block block = load_block(x + b * kBlock, columns - b * kBlock);
+    if (masks) forbid(block, masks[b]);
+    return block;
+  }
 
   float at(long column) const { return load_n(x + column, 1)[0]; }
 
   long first_in_block(long b, float value) const {
-    long column = b * kBlock;
-    while (at(column) != value) column++;
-    return column;
+    const Block values = block(b);
+    long i = 0;
+    while (((const float*)&values)[i] != value) i++;
+    return b * kBlock + i;
   }
 
   // The k <= columns greatest in falling order, the lower of equal ones first, somewhere in `found`. They lie in the k blocks
@@ -289,7 +308,14 @@ static void scan(const LogitRows& in, float* maxima, float* sums, const Inverse&
       const T* x = (const T*)in.logits + (in.rows ? in.rows[row] : row) * in.stride;
       const float scale = inverse_temperature(row);
       for (long b = first; b < last; b++) {
-        const Block block = load_block(x + b * kBlock, in.columns - b * kBlock);
+        const uint64_t allowed = in.masks ? in.masks[row * blocks + b] : kAllAllowed;
+        if (allowed == 0) {  // what a grammar allows lies in few blocks, often
+          maxima[row * blocks + b] = -kInf;
+          if (scale != 0) sums[row * blocks + b] = 0.0f;
+          continue;
+        }
+        Block block = load_block(x + b * kBlock, in.columns - b * kBlock);
+        if (allowed != kAllAllowed) forbid(block, allowed);
         const float top = greatest(block);
         maxima[row * blocks + b] = top;
         if (scale != 0) sums[row * blocks + b] = top == -kInf ? 0.0f : weigh(block, top, scale);

@@ -121,6 +121,7 @@ struct LogitRows {
   const void* logits;
   const int64_t* rows;
   long num_rows, stride, columns;
+  const uint64_t* masks = nullptr;  // [num_rows, columns / 64 rounded up], or null: a column whose bit is 0 reads as -inf
 };
 
 struct ChooseArgs {

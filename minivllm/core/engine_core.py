@@ -15,6 +15,7 @@ from minivllm.core.scheduler.step_costs import StepCosts
 from minivllm.executor.base import Executor
 from minivllm.messages.output import TokenOutput, TokenOutputs
 from minivllm.messages.request import EngineRequest
+from minivllm.messages.stats import RequestState
 from minivllm.messages.step import StepPlan, StepResult
 
 
@@ -81,6 +82,10 @@ class EngineCore:
     def has_work(self) -> bool:
         """Whether `step` should be called; while False the caller may sleep until the next `add`."""
         return self._stats_due or bool(self._in_flight or self._waiting_room) or self.scheduler.has_work()
+
+    def states(self) -> list[RequestState]:
+        """Every request that has not ended."""
+        return self._waiting_room.states() + self.scheduler.states()
 
     def call(self, method: str, args: list[Any]) -> object:
         """Call a `@remote` method by name; ClientError if there is none."""

@@ -45,7 +45,7 @@ def stats(core: "EngineCore") -> object:
 @remote
 def request_states(core: "EngineCore") -> object:
     """A `RequestState` for each request that has not ended."""
-    return core.scheduler.states()
+    return core.states()
 
 
 @remote

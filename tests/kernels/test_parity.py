@@ -351,10 +351,15 @@ def choose_cases(dtype: torch.dtype) -> Iterator[Case]:
         yield lambda sampling, x=logits: (sampling.choose(x, None, options, seeds),)
         some = torch.randperm(len(options))[:70]
         yield lambda sampling, x=logits, at=some: (sampling.choose(x, at, options[:70], seeds[:70]),)
+        masks = torch.randint(-(2**63), 2**63 - 1, (70, -(-columns // 64))) & torch.randint(-(2**63), 2**63 - 1, (70, 1))
+        masks[::3, columns // 128 :] = 0  # whole blocks, or all of a row
+        yield lambda sampling, x=logits, at=some, m=masks: (sampling.choose(x, at, options[:70], seeds[:70], m),)
     equal = torch.zeros(3, 5000, dtype=dtype)
     equal[1, 4000:] = equal[2, 4999] = 1
     greedy = torch.tensor([[0.0, 0.0, 1.0, 0.0]] * 3, dtype=torch.float64)
     yield lambda sampling: (sampling.choose(equal, None, greedy, seeds[:3]),)
+    low = torch.full((3, -(-5000 // 64)), -2)  # the first of equal ones is forbidden
+    yield lambda sampling: (sampling.choose(equal, None, greedy, seeds[:3], low),)
     yield lambda sampling: (sampling.choose(equal[:0], None, greedy[:0], seeds[:0]),)
     yield lambda sampling: (sampling.choose(equal.t().contiguous().t(), None, greedy, seeds[:3]),)
 

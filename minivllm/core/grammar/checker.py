@@ -12,12 +12,12 @@ import threading
 import msgspec
 from llguidance import LLMatcher
 
-from minivllm.core.grammar.guidance import LIMITS
+from minivllm.core.grammar.guidance import LIMITS, brief
 from minivllm.core.grammar.translate import translate
 from minivllm.ipc.frames import read_frame, write_frame
 from minivllm.messages.structured_outputs import StructuredOutputsParams
 
-CPU_SECONDS = 0.5  # for one grammar
+CPU_SECONDS = 0.4  # for one grammar
 SECONDS = 3.0  # likewise, if the machine is busy
 _STACK_BYTES = 1 << 20  # less than the core's threads have: what fits here fits there
 _MEMORY_BYTES = 2 << 30
@@ -63,7 +63,7 @@ def check(job: Job) -> Verdict:
     except ValueError as error:
         return Verdict(error=str(error))
     message = LLMatcher.validate_grammar(grammar, limits=LIMITS)
-    return Verdict(error=message) if message else Verdict(grammar)
+    return Verdict(error=brief(message)) if message else Verdict(grammar)
 
 
 def _set_timers(cpu_seconds: float, seconds: float) -> None:

@@ -1,9 +1,17 @@
 """Grammars by llguidance: see `grammar` for the contracts. Loaded by `manager` with the first grammar."""
 
+import re
+
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-# A step of a costly grammar takes some 20 ms at most, and its lexer some 60 MB.
-LIMITS = LLParserLimits(max_lexer_states=30_000, verbose_errors=False)
+# A step of the costliest grammar takes some 20 ms, and its lexer some 60 MB.
+LIMITS = LLParserLimits(max_lexer_states=30_000, max_items_in_row=20_000, step_max_items=100_000, verbose_errors=False)
+
+
+def brief(message: str) -> str:
+    """The line of the library's message that says what is wrong."""
+    reason = re.search(r"^error: (.*)", message, re.MULTILINE)
+    return f"invalid regex: {reason[1]}" if reason else message.partition("\n")[0].strip()
 
 
 class GuidanceGrammar:
@@ -28,8 +36,7 @@ class GuidanceGrammar:
         return GuidanceGrammar(self._matcher.deep_copy())
 
     def _fail(self) -> None:
-        reason = self._matcher.get_error().partition("\n")[0].strip()
-        self.error = f"The grammar cannot be followed any further: {reason}."
+        self.error = f"The grammar cannot be followed any further: {brief(self._matcher.get_error())}"
 
 
 class GuidanceCompiler:
@@ -47,7 +54,7 @@ class GuidanceCompiler:
     def compile(self, source: str) -> GuidanceGrammar:
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise ValueError(matcher.get_error())
+            raise ValueError(brief(matcher.get_error()))
         trial = GuidanceGrammar(matcher.deep_copy())
         trial.bitmask()
         if trial.error is not None:

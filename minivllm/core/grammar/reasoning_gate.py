@@ -13,7 +13,7 @@ class ReasoningGate:
         self._end = end
         self._mask_without_end = mask_without_end
         self._thinking = not start
-        self._num_started = 0 if start else -1  # tokens of `start` that the text consists of; -1: it does not begin so
+        self._num_started = 0 if start else -1  # tokens of `start` that the text consists of; -1: it is no beginning of it
         self._recent: list[int] = []
 
     @property
@@ -22,7 +22,7 @@ class ReasoningGate:
 
     @property
     def ended(self) -> bool:
-        return not self._thinking and self._grammar is not None and self._grammar.ended
+        return not self._thinking and self._num_started < 0 and self._grammar is not None and self._grammar.ended
 
     def bitmask(self) -> bytes:
         if self._thinking:

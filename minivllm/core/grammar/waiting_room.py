@@ -10,6 +10,7 @@ from minivllm.core.grammar.manager import GrammarManager
 from minivllm.core.grammar.reasoning_gate import ReasoningGate
 from minivllm.messages.output import FinishReason, TokenOutput
 from minivllm.messages.request import EngineRequest
+from minivllm.messages.stats import RequestState
 from minivllm.messages.structured_outputs import StructuredOutputsParams
 
 _PATIENCE = 0.002  # seconds
@@ -29,6 +30,13 @@ class WaitingRoom:
     def abort(self, request_id: str) -> bool:
         """False if it is not here."""
         return self._waiting.pop(request_id, None) is not None
+
+    def states(self) -> list[RequestState]:
+        requests = [request for request, _, _ in self._waiting.values()]
+        return [
+            RequestState(request.request_id, False, "grammar", len(request.prompt_token_ids), 0, 0, 0, 0.0)
+            for request in requests
+        ]
 
     def wait(self) -> None:
         """For a moment, or until a grammar is compiled: there is nothing else to do."""
@@ -67,4 +75,5 @@ def _failure(request: EngineRequest, params: StructuredOutputsParams, error: Bas
 
 
 def describe(params: StructuredOutputsParams, error: BaseException) -> str:
-    return f"{params.blamed_field}: this {params.kind.replace('_', ' ')} cannot be used: {error}"
+    what = "JSON schema" if params.kind == "json" else params.kind.replace("_", " ")
+    return f"{params.blamed_field}: this {what} cannot be used: {error}"

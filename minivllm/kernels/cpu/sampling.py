@@ -8,19 +8,22 @@ from minivllm.kernels.cpu.tensors import DTYPES
 from minivllm.kernels.reference import sampling as reference
 
 
-def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor) -> Tensor:
+def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, masks: Tensor | None = None) -> Tensor:
     """See reference.sampling."""
     num_rows = _num_rows(logits, rows)
     if params.shape != (num_rows, 4) or params.dtype != torch.float64 or not params.is_contiguous():
         raise ValueError(f"params must be contiguous float64 [{num_rows}, 4], got {params.dtype} {list(params.shape)}")
     if seeds.shape != (num_rows, 2) or seeds.dtype != torch.int64 or not seeds.is_contiguous():
         raise ValueError(f"seeds must be contiguous int64 [{num_rows}, 2], got {seeds.dtype} {list(seeds.shape)}")
+    words = -(-logits.shape[1] // 64)
+    if masks is not None and (masks.shape != (num_rows, words) or masks.dtype != torch.int64 or not masks.is_contiguous()):
+        raise ValueError(f"masks must be contiguous int64 [{num_rows}, {words}], got {masks.dtype} {list(masks.shape)}")
     if not _covers(logits):
-        return reference.choose(logits, rows, params, seeds)
+        return reference.choose(logits, rows, params, seeds, masks)
     tokens = torch.empty(num_rows, dtype=torch.int64)
     _cpu.choose(
         DTYPES[logits.dtype], logits.data_ptr(), 0 if rows is None else rows.data_ptr(), num_rows, logits.stride(0),
-        logits.shape[1], params.data_ptr(), seeds.data_ptr(), tokens.data_ptr(),
+        logits.shape[1], params.data_ptr(), seeds.data_ptr(), 0 if masks is None else masks.data_ptr(), tokens.data_ptr(),
     )  # fmt: skip
     return tokens
 

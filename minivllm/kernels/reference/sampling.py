@@ -11,17 +11,20 @@ BROKEN = -1  # instead of a token: NaN or +inf among the row's logits
 NOTHING_LEFT = -2  # instead of a token: all of the row's logits are -inf
 
 
-def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor) -> Tensor:
+def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, masks: Tensor | None = None) -> Tensor:
     """int64 [num_rows]: a token for each of `rows` (None: for all), BROKEN or NOTHING_LEFT.
 
     logits: [*, vocab_size] of any float type, not changed; rows: int64 [num_rows].
     params: fp64 [num_rows, 4]: temperature (0: greedy, the lowest of equal ones), top_k (0: off), top_p, min_p.
     seeds: int64 [num_rows, 2]: seed, and position of the new token in its text.
+    masks: int64 [num_rows, columns / 64 rounded up], or None: bit c % 64 of word c // 64 is 0 where column c may not come.
 
     A token may come if it is in all three sets, which are taken in the order temperature, min-p, top-k, top-p, each on what the
     one before left. Which of equal logits at the border of top-k are inside is not defined.
     """
     wide = (logits if rows is None else logits[rows]).float()
+    if masks is not None:
+        wide = wide.masked_fill(~_unpack(masks, wide.shape[1]), -torch.inf)
     tokens = wide.argmax(-1)
     best = wide.gather(1, tokens[:, None]).squeeze(1)
     temperature, top_k = params[:, 0], params[:, 1]
@@ -86,6 +89,12 @@ def _choose_of_all(wide: Tensor, params: Tensor, seeds: Tensor) -> Tensor:
         rejected = (weights.sum(-1).double() >= limit[pending, 0]).nonzero().squeeze(1)
         pending, weights, attempt = pending[rejected], weights[rejected], attempt + 1
     return tokens
+
+
+def _unpack(masks: Tensor, columns: int) -> Tensor:
+    """bool [rows, columns] of bits."""
+    bits = masks[:, :, None] >> torch.arange(64, device=masks.device) & 1
+    return bits.flatten(1)[:, :columns].bool()
 
 
 def _draw(weights: Tensor, uniform: Tensor) -> Tensor:

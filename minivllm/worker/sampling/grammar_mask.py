@@ -1,29 +1,27 @@
-"""Tokens that a grammar allows, as the core has found them and sent with the plan."""
+"""`GrammarMasks`: the tokens that grammars allow, as the core has found them and sent with the plan. Held by `Sampler`."""
 
 import numpy as np
-import torch
+import numpy.typing as npt
 
-from minivllm.messages.step import NewSlot, StepPlan
-from minivllm.worker.sampling.stage import SamplingBatch, Stage
+from minivllm.messages.step import StepPlan
+
+_WORD_BYTES = 8
 
 
-class GrammarMask(Stage[bytes]):
-    """State: the bits of this step's `TokenMask`."""
+class GrammarMasks:
+    """No stage: bits are cheaper to heed while a token is chosen than to write into a copy of the logits."""
+
+    def __init__(self) -> None:
+        self._bits: dict[int, bytes] = {}
 
     def start_step(self, plan: StepPlan) -> None:
-        self._states = {mask.slot: mask.bits for mask in plan.masks}
+        self._bits = {mask.slot: mask.bits for mask in plan.masks}
 
-    def make_state(self, new: NewSlot) -> None:
-        return None
-
-    def change(self, batch: SamplingBatch, users: list[tuple[int, bytes]]) -> None:
-        logits = batch.logits
-        bits = np.frombuffer(b"".join([mask for _, mask in users]), dtype=np.uint8).reshape(len(users), -1)
-        # Columns beyond the mask are padding of the vocabulary.
-        allowed = np.unpackbits(bits, axis=1, count=logits.shape[1], bitorder="little")
-        forbidden = torch.from_numpy(allowed).to(logits.device) == 0
-        if len(users) == len(logits):
-            logits.masked_fill_(forbidden, float("-inf"))
-        else:
-            rows = torch.tensor([row for row, _ in users], device=logits.device)
-            logits[rows] = logits[rows].masked_fill_(forbidden, float("-inf"))
+    def rows(self, slots: list[int], num_columns: int) -> npt.NDArray[np.int64] | None:
+        """[slots, words] as the kernel takes them, all ones where there is no grammar; None if no slot has one."""
+        if self._bits.keys().isdisjoint(slots):
+            return None
+        size = -(-num_columns // (8 * _WORD_BYTES)) * _WORD_BYTES
+        everything = b"\xff" * size
+        rows = [self._bits.get(slot, everything)[:size].ljust(size, b"\0") for slot in slots]
+        return np.frombuffer(bytearray().join(rows), dtype=np.int64).reshape(len(slots), -1)

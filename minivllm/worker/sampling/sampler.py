@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,14 +12,14 @@ from minivllm.kernels.reference.sampling import BROKEN, NOTHING_LEFT
 from minivllm.messages.step import StepPlan, TokenLogprobs
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.bans import AllowedTokens, BadWords, MinTokens
-from minivllm.worker.sampling.grammar_mask import GrammarMask
+from minivllm.worker.sampling.grammar_mask import GrammarMasks
 from minivllm.worker.sampling.logit_bias import LogitBias
 from minivllm.worker.sampling.logprobs import gather_logprobs
 from minivllm.worker.sampling.penalties import Penalties
 from minivllm.worker.sampling.slot_params import SlotParams
 from minivllm.worker.sampling.stage import SamplingBatch, Stage
 
-STAGES: tuple[type[Stage], ...] = (GrammarMask, AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
+STAGES: tuple[type[Stage], ...] = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
 
 NAN_LOGITS = "The model returned NaN or infinite logits for this request."
 ALL_FORBIDDEN = "No token may follow: a grammar, allowed_token_ids, logit_bias, bad_words and min_tokens together forbid all."
@@ -34,6 +35,18 @@ class Sampled:
     error_param: str | None = None  # the field of the request that the error comes from
 
 
+@dataclass(slots=True)
+class _Ways:
+    """How to choose from each row: the kernel's arguments beside the logits."""
+
+    params: np.ndarray
+    seeds: np.ndarray
+    masks: np.ndarray | None
+
+    def of(self, rows: Any) -> "_Ways":
+        return _Ways(self.params[rows], self.seeds[rows], None if self.masks is None else self.masks[rows])
+
+
 class Sampler:
     def __init__(self, op: ModuleType, slots: RequestSlots, num_slots: int, seed: int | None, vocab_size: int):
         """op: the kernels' `sampling`; columns of the logits beyond `vocab_size` are padding, which is never chosen."""
@@ -42,6 +55,7 @@ class Sampler:
         self._vocab_size = vocab_size
         self._params = SlotParams(num_slots, seed)
         self._stages = [stage() for stage in STAGES]
+        self._masks = GrammarMasks()
         self._copy = torch.empty((0, 0))  # kept from step to step: the system's zeroing of new pages costs more than the copy
 
     def start_step(self, plan: StepPlan) -> None:
@@ -54,21 +68,18 @@ class Sampler:
             self._params.add(new)
             for stage in self._stages:
                 stage.add(new)
-        for stage in self._stages:
-            stage.start_step(plan)
+        self._masks.start_step(plan)
 
     def sample(self, logits: Tensor, slots: list[int]) -> list[Sampled]:
         """logits: [rows, columns] of any float type, not changed; slots: of the rows. The caller appends the tokens."""
         num_outputs = self._slots.num_outputs(slots)
-        params = self._params.numbers[slots]
         seeds = np.empty((len(slots), 2), dtype=np.int64)
         seeds[:, 0] = self._params.seeds[slots]
         seeds[:, 1] = num_outputs
+        masks = self._masks.rows(slots, min(self._vocab_size, logits.shape[1]))
+        ways = _Ways(self._params.numbers[slots], seeds, masks)
         changed = self._rows_to_change(slots, num_outputs)
-        if not changed:
-            tokens = self._choose(logits, None, params, seeds).tolist()
-        else:
-            tokens = self._choose_apart(logits, slots, changed, params, seeds)
+        tokens = self._choose_apart(logits, slots, changed, ways)
         for row in changed:
             for stage in self._stages:
                 stage.accept(slots[row], tokens[row])
@@ -84,31 +95,32 @@ class Sampler:
         rows = enumerate(zip(slots, num_outputs, strict=True))
         return [row for row, (slot, num_output) in rows if any(stage.is_due(slot, num_output) for stage in stages)]
 
-    def _choose(self, logits: Tensor, rows: Tensor | None, params: np.ndarray, seeds: np.ndarray) -> Tensor:
-        device = logits.device
-        logits = logits[:, : self._vocab_size]
-        return self._op.choose(logits, rows, torch.from_numpy(params).to(device), torch.from_numpy(seeds).to(device))
+    def _choose(self, logits: Tensor, rows: Tensor | None, ways: _Ways) -> Tensor:
+        arrays = (ways.params, ways.seeds, ways.masks)
+        args = [None if array is None else torch.from_numpy(array).to(logits.device) for array in arrays]
+        return self._op.choose(logits[:, : self._vocab_size], rows, *args)
 
-    def _choose_apart(
-        self, logits: Tensor, slots: list[int], changed: list[int], params: np.ndarray, seeds: np.ndarray
-    ) -> list[int]:
+    def _choose_apart(self, logits: Tensor, slots: list[int], changed: list[int], ways: _Ways) -> list[int]:
         """Some rows are chosen from after the stages have changed an fp32 copy of them, the others as they are."""
+        if not changed:
+            return self._choose(logits, None, ways).tolist()
         wide = self._wide_copy(logits, changed)
         outputs = [self._slots.output(slots[row]) for row in changed]
         batch = SamplingBatch(wide, [slots[row] for row in changed], outputs)
         for stage in self._stages:
             stage.apply(batch)
         tokens = np.empty(len(slots), dtype=np.int64)
-        tokens[changed] = self._choose(wide, None, params[changed], seeds[changed]).numpy(force=True)
+        tokens[changed] = self._choose(wide, None, ways.of(changed)).numpy(force=True)
         rest = np.delete(np.arange(len(slots)), changed)
         if len(rest):
             rows = torch.from_numpy(rest).to(logits.device)
-            tokens[rest] = self._choose(logits, rows, params[rest], seeds[rest]).numpy(force=True)
+            tokens[rest] = self._choose(logits, rows, ways.of(rest)).numpy(force=True)
         return tokens.tolist()
 
     def _wide_copy(self, logits: Tensor, rows: list[int]) -> Tensor:
         if len(self._copy) < len(rows):
-            self._copy = torch.empty((len(rows), logits.shape[1]), dtype=torch.float32, device=logits.device)
+            self._masks = GrammarMasks()
+        self._copy = torch.empty((len(rows), logits.shape[1]), dtype=torch.float32, device=logits.device)
         copy = self._copy[: len(rows)]
         return copy.copy_(logits if len(rows) == len(logits) else logits[rows])
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from torch import Tensor
 
-from minivllm.messages.step import NewSlot, StepPlan
+from minivllm.messages.step import NewSlot
 
 State = TypeVar("State")
 
@@ -32,9 +32,6 @@ class Stage(ABC, Generic[State]):
 
     def remove(self, slot: int) -> None:
         self._states.pop(slot, None)
-
-    def start_step(self, plan: StepPlan) -> None:
-        """A step begins; its freed and new slots are known to the stage."""
 
     @property
     def in_use(self) -> bool:

@@ -43,8 +43,8 @@ class Bench:
                 self.slots.append(slot, result.token)
         return results
 
-    def tokens(self, logits: torch.Tensor, slots: list[int]) -> list[int]:
-        return [result.token for result in self.sample(logits, slots)]
+    def tokens(self, logits: torch.Tensor, slots: list[int], masks: dict[int, list[int]] | None = None) -> list[int]:
+        return [result.token for result in self.sample(logits, slots, masks)]
 
 
 def _bits(tokens: list[int], vocab_size: int) -> bytes:
