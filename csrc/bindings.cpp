@@ -28,8 +28,10 @@ T* at(Address address) {
 
 // Ops that may be recorded. The first argument of each counts rows (tokens, sequences).
 
-void norm(long rows, int dtype, Address x, Address residual, Address weight, Address out, long cols, float eps) {
-  kernels().norm[dtype]({at<void>(x), at<void>(residual), at<void>(weight), at<void>(out), rows, cols, eps});
+void norm(long rows, int dtype, Address x, Address residual, Address weight, Address bias, Address out, long cols, float eps,
+          long heads, long x_stride, bool centred, bool plus_one, bool by_head) {
+  kernels().norm[dtype]({at<void>(x), at<void>(residual), at<void>(weight), at<void>(bias), at<void>(out), rows, cols, eps,
+                         heads, x_stride, centred, plus_one, by_head});
 }
 
 void rotary(long tokens, int dtype, Address q, Address k, long q_stride, long k_stride, Address positions, Address cos_sin,
@@ -42,6 +44,14 @@ void gate(long rows, int dtype, Address x, Address out, long cols, int kind) {
   kernels().gate[dtype]({at<void>(x), at<void>(out), rows, cols, static_cast<Gate>(kind)});
 }
 
+void act(long rows, int dtype, Address x, Address out, long cols, int kind) {
+  kernels().act[dtype]({at<void>(x), at<void>(out), rows, cols, static_cast<Act>(kind)});
+}
+
+void scale_add(long rows, int dtype, Address x, Address y, long cols, float factor) {
+  kernels().scale_add[dtype]({at<void>(x), at<void>(y), rows, cols, factor});
+}
+
 void kv_write(long tokens, int dtype, int cache_dtype, Address k, Address v, long k_stride, long v_stride, Address kv,
               Address slots, long blocks, long kv_heads, long block_size, long head_dim) {
   kernels().kv_write[dtype][cache_dtype]({at<void>(k), at<void>(v), k_stride, v_stride, at<void>(kv), at<int64_t>(slots),
@@ -50,11 +60,12 @@ void kv_write(long tokens, int dtype, int cache_dtype, Address k, Address v, lon
 
 void attention(long seqs, int dtype, int cache_dtype, Address q, Address kv, Address out, Address block_tables,
                Address query_start, Address context_lens, long q_stride, long table_stride, long blocks, long heads,
-               long kv_heads, long block_size, long head_dim, float scale, float soft_cap, long window) {
+               long kv_heads, long block_size, long head_dim, float scale, float soft_cap, long window, Address sinks,
+               Address alibi_slopes) {
   AttentionArgs args{static_cast<DType>(dtype), at<void>(q), at<void>(kv), at<void>(out),
                      at<int32_t>(block_tables), at<int32_t>(query_start),
                      at<int32_t>(context_lens), q_stride, table_stride, seqs, blocks, heads, kv_heads, block_size,
-                     head_dim, scale, soft_cap, window, nullptr, 0, nullptr, 0, nullptr};
+                     head_dim, scale, soft_cap, window, at<float>(sinks), at<float>(alibi_slopes), nullptr, 0, nullptr, 0, nullptr};
   const AttentionPlan plan = plan_attention(args, num_threads());
   std::vector<float> partials(plan.partial_rows * (head_dim + 2));
   args.items = plan.items.data();
@@ -169,6 +180,8 @@ NB_MODULE(_cpu, m) {
   define_op(m, "norm", &norm);
   define_op(m, "rotary", &rotary);
   define_op(m, "gate", &gate);
+  define_op(m, "act", &act);
+  define_op(m, "scale_add", &scale_add);
   define_op(m, "kv_write", &kv_write);
   define_op(m, "attention", &attention);
   define_op(m, "gemm", &gemm);

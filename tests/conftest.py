@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,10 +13,12 @@ os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # before any test imports torch
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 
+MODELS = Path(os.environ.get("MINIVLLM_TEST_MODELS", Path.home() / ".cache" / "minivllm-models")).expanduser()
+
+
 def demo_model(name: str, *flags: str) -> Path:
     """MINIVLLM_TEST_MODELS/name, by default below ~/.cache; fetched if it is not there."""
-    models = Path(os.environ.get("MINIVLLM_TEST_MODELS", Path.home() / ".cache" / "minivllm-models")).expanduser()
-    folder = models / name
+    folder = MODELS / name
     if not (folder / "config.json").is_file():
         subprocess.run([sys.executable, str(REPOSITORY / "examples" / "get_demo_model.py"), *flags, str(folder)], check=True)
     return folder
@@ -31,3 +34,15 @@ def smollm2() -> Path:
 def minilm() -> Path:
     """Folder of all-MiniLM-L6-v2, which embeds texts."""
     return demo_model("minilm", "--embedding")
+
+
+@pytest.fixture(scope="session")
+def real_model() -> Callable[[str], Path]:
+    """Folder of a model that is too large to be fetched for a test; without it the test is skipped."""
+
+    def find(name: str) -> Path:
+        if not (MODELS / name / "config.json").is_file():
+            pytest.skip(f"{MODELS / name} is not there")
+        return MODELS / name
+
+    return find

@@ -15,6 +15,12 @@ def test_options_page_is_up_to_date() -> None:
     assert (REPOSITORY / "docs/options.md").read_text() == written, "run: python docs/write_options.py"
 
 
+def test_models_page_is_up_to_date() -> None:
+    """It names every architecture of the registry and every row of the tests; that they pass is those tests' affair."""
+    written = runpy.run_path(str(REPOSITORY / "docs/write_models.py"))["text"]()
+    assert (REPOSITORY / "docs/models.md").read_text() == written, "run: python docs/write_models.py"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text())

@@ -1,4 +1,4 @@
-// act(gate) * up. The activation is rounded before the product, as in the torch reference.
+// act(gate) * up, where the activation is rounded before the product, as in the torch reference; act(x); and x * factor + y.
 #include "ops.h"
 #include "parallel.h"
 #include "simd.h"
@@ -58,6 +58,65 @@ void gate(const GateArgs& a) {
   gate_rows<T, GeluErf>(a);
 }
 
+struct Relu {
+  MINIVLLM_INLINE vf apply(vf x) { return vmax(x, vf{}); }
+};
+
+struct Relu2 {
+  MINIVLLM_INLINE vf apply(vf x) { return vmax(x, vf{}) * vmax(x, vf{}); }
+};
+
+// f(index, count) for each vector of rows [begin, end), which are dense.
+template <class F>
+static void each_vector(long rows, long cols, const F& f) {
+  parallel_for(rows, max_of(1, 4096 / cols), [&](long begin, long end) {
+    long i = begin * cols;
+    for (; i + kLanes <= end * cols; i += kLanes) f(i, (long)kLanes);
+    if (i < end * cols) f(i, end * cols - i);
+  });
+}
+
+template <class T, class Function>
+static void act_rows(const ActArgs& a) {
+  const T* x = (const T*)a.x;
+  T* out = (T*)a.out;
+  each_vector(a.rows, a.cols, [&](long i, long n) {
+    if (n == kLanes) {
+      store(out + i, Function::apply(load(x + i)));
+    } else {
+      store_n(out + i, Function::apply(load_n(x + i, n)), n);
+    }
+  });
+}
+
+template <class T>
+void act(const ActArgs& a) {
+  switch (a.act) {
+    case Act::silu: return act_rows<T, Silu>(a);
+    case Act::gelu_tanh: return act_rows<T, GeluTanh>(a);
+    case Act::gelu_erf: return act_rows<T, GeluErf>(a);
+    case Act::relu: return act_rows<T, Relu>(a);
+    case Act::relu2: return act_rows<T, Relu2>(a);
+  }
+}
+
+template <class T>
+void scale_add(const ScaleAddArgs& a) {
+  T* x = (T*)a.x;
+  const T* y = (const T*)a.y;
+  each_vector(a.rows, a.cols, [&](long i, long n) {
+    vf value = (n == kLanes ? load(x + i) : load_n(x + i, n)) * a.factor;
+    if (y) value += n == kLanes ? load(y + i) : load_n(y + i, n);
+    n == kLanes ? store(x + i, value) : store_n(x + i, value, n);
+  });
+}
+
+template void act<float>(const ActArgs&);
+template void act<Bf16>(const ActArgs&);
+template void act<F16>(const ActArgs&);
+template void scale_add<float>(const ScaleAddArgs&);
+template void scale_add<Bf16>(const ScaleAddArgs&);
+template void scale_add<F16>(const ScaleAddArgs&);
 template void gate<float>(const GateArgs&);
 template void gate<Bf16>(const GateArgs&);
 template void gate<F16>(const GateArgs&);

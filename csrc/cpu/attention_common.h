@@ -38,6 +38,16 @@ MINIVLLM_INLINE long row_offset(const AttentionArgs& a, const AttentionItem& ite
   return item.position + row / (a.heads / a.kv_heads) % (item.token_end - item.token_begin);
 }
 
+MINIVLLM_INLINE long row_head(const AttentionArgs& a, const AttentionItem& item, long row) {
+  const long group = a.heads / a.kv_heads, tokens = item.token_end - item.token_begin;
+  return (item.kv_head + row / (tokens * group)) * group + row % group;
+}
+
+// What a row takes off a score per token of distance.
+[[maybe_unused]] MINIVLLM_INLINE float row_slope(const AttentionArgs& a, const AttentionItem& item, long row) {
+  return a.alibi_slopes ? a.alibi_slopes[row_head(a, item, row)] : 0.0f;
+}
+
 template <class T>
 static void read_as(const T* from, float* to, long n) {
   for (long i = 0; i < n; i += kLanes) store(to + i, load_n(from + i, min_of(kLanes, n - i)));
@@ -67,6 +77,7 @@ static void finish_row(const AttentionArgs& a, const AttentionItem& item, long r
     to[a.head_dim + 1] = sum;
     return;
   }
+  if (a.sinks) sum += vexp(splat(a.sinks[row_head(a, item, row)] - top))[0];
   const long offset = row_offset(a, item, row, a.heads * a.head_dim);
   if (a.dtype == DType::f32) return write_as(acc, 1.0f / sum, (float*)a.out + offset, a.head_dim);
   if (a.dtype == DType::bf16) return write_as(acc, 1.0f / sum, (Bf16*)a.out + offset, a.head_dim);

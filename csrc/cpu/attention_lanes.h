@@ -63,6 +63,7 @@ MINIVLLM_INLINE void widen_rows(const Cache* const* rows, long count, long head_
 struct Running {
   float *top, *sum, *scale;
   const float *from, *to;  // first and last visible position of each row
+  const float* slope;
 
   void update(float* scores, long pitch, long first, long count, bool mask, const AttentionArgs& a) const {
     for (long r = 0; r < pitch; r += kLanes) {
@@ -70,8 +71,9 @@ struct Running {
       vf best = before;
       for (long j = 0; j < count; j++) {
         vf score = cap(load(scores + j * pitch + r) * a.scale, a.soft_cap);
+        const vf at = splat((float)(first + j));
+        if (a.alibi_slopes) score += load(slope + r) * (at - high);
         if (mask) {
-          const vf at = splat((float)(first + j));
           score = at < low ? splat(kHidden) : score;
           score = at > high ? splat(kHidden) : score;
         }
@@ -95,10 +97,10 @@ struct Running {
 template <class Cache>
 static void attend_lanes(const AttentionArgs& a, const AttentionItem& item, long rows, Scratch& scratch) {
   const long pitch = round_up(rows, kLanes), dim = a.head_dim, group = a.heads / a.kv_heads;
-  float* q = scratch.floats((2 * dim + kKeys + 5) * pitch + 2 * kKeys * dim + round_up(dim, kLanes));
+  float* q = scratch.floats((2 * dim + kKeys + 6) * pitch + 2 * kKeys * dim + round_up(dim, kLanes));
   float *acc = q + dim * pitch, *scores = acc + dim * pitch, *state = scores + kKeys * pitch;
-  float *from = state + 3 * pitch, *to = state + 4 * pitch, *wide = state + 5 * pitch, *line = wide + 2 * kKeys * dim;
-  const Running running{state, state + pitch, state + 2 * pitch, from, to};
+  float *from = state + 3 * pitch, *to = state + 4 * pitch, *slope = state + 5 * pitch, *wide = slope + pitch, *line = wide + 2 * kKeys * dim;
+  const Running running{state, state + pitch, state + 2 * pitch, from, to, slope};
   memset(q, 0, 2 * dim * pitch * sizeof(float));
   for (long r = 0; r < pitch; r++) {
     const long position = item.position + min_of(r, rows - 1) / group;
@@ -106,6 +108,7 @@ static void attend_lanes(const AttentionArgs& a, const AttentionItem& item, long
     running.sum[r] = 0;
     from[r] = (float)lowest_key(a, position);
     to[r] = (float)position;
+    slope[r] = row_slope(a, item, min_of(r, rows - 1));
     if (r >= rows) continue;
     read_query(a, item, r, line);
     for (long d = 0; d < dim; d++) q[d * pitch + r] = line[d];

@@ -92,10 +92,11 @@ static void attend_rows(const AttentionArgs& a, const AttentionItem& item, Scrat
       float* row = scores + r * kKeys;
       const long position = item.position + r / group;
       const float from = (float)(lowest_key(a, position) - key), to = (float)min_of(block.count - 1, position - key);
+      const float slope = row_slope(a, item, r);
       vf highest = splat(top[r]);
       for (long j = 0; j < vectors; j += kLanes) {
         const vf at = lane + (float)j;
-        vf score = cap(load(row + j) * a.scale, a.soft_cap);
+        vf score = cap(load(row + j) * a.scale, a.soft_cap) + slope * (at + (float)(key - position));
         score = at < from ? splat(kHidden) : score;
         score = at > to ? splat(kHidden) : score;
         highest = vmax(highest, score);

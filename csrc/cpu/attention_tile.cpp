@@ -166,7 +166,7 @@ class TileAttention {
 };
 
 bool tile_attention(const AttentionArgs& a) {
-  if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0) return false;
+  if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0 || a.alibi_slopes) return false;
   run_plan(a, [&](const AttentionItem& item, Scratch& scratch) {
     const long rows = item_rows(a, item);
     if (rows <= kGroup && rows <= kHeadRows * item.num_kv_heads) return DecodeAttention(a, item, scratch).run();

@@ -13,6 +13,8 @@ const KernelTable table = {
     {norm<float>, norm<Bf16>, norm<F16>},
     {rotary<float>, rotary<Bf16>, rotary<F16>},
     {gate<float>, gate<Bf16>, gate<F16>},
+    {act<float>, act<Bf16>, act<F16>},
+    {scale_add<float>, scale_add<Bf16>, scale_add<F16>},
     {{kv_write<float, float>, kv_write<float, Bf16>, kv_write<float, F16>},
      {kv_write<Bf16, float>, kv_write<Bf16, Bf16>, kv_write<Bf16, F16>},
      {kv_write<F16, float>, kv_write<F16, Bf16>, kv_write<F16, F16>}},

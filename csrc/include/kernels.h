@@ -7,13 +7,19 @@ namespace minivllm {
 
 enum class DType : int { f32 = 0, bf16 = 1, f16 = 2 };
 
+// A token's rows follow each other; `out` is dense, and so is `x` if there is a residual.
 struct NormArgs {
-  const void* x;       // [rows, cols]
+  const void* x;       // [rows, cols], tokens x_stride elements apart
   void* residual;      // [rows, cols] or null; x is added to it first, and the sum is normalised
-  const void* weight;  // [cols]
+  const void* weight;  // [cols], by_head [heads, cols], or null
+  const void* bias;    // [cols] or null
   void* out;           // [rows, cols]
   long rows, cols;
   float eps;
+  long heads, x_stride;  // rows of a token
+  bool centred;          // LayerNorm, else RMSNorm
+  bool plus_one;         // the factor is weight + 1
+  bool by_head;
 };
 
 struct RotaryArgs {
@@ -32,6 +38,23 @@ struct GateArgs {
   void* out;      // [rows, cols]
   long rows, cols;
   Gate gate;
+};
+
+enum class Act : int { silu = 0, gelu_tanh = 1, gelu_erf = 2, relu = 3, relu2 = 4 };
+
+struct ActArgs {
+  const void* x;  // [rows, cols]
+  void* out;      // alike
+  long rows, cols;
+  Act act;
+};
+
+// x = x * factor + y
+struct ScaleAddArgs {
+  void* x;        // [rows, cols]
+  const void* y;  // alike or null
+  long rows, cols;
+  float factor;
 };
 
 struct KvWriteArgs {
@@ -69,6 +92,8 @@ struct AttentionArgs {
   long q_stride, table_stride, seqs, blocks, heads, kv_heads, block_size, head_dim;
   float scale, soft_cap;  // soft_cap 0: none
   long window;            // 0: unlimited
+  const float* sinks;         // [heads] or null: a score more, of no key
+  const float* alibi_slopes;  // [heads] or null: times its distance, taken off a key's score
   // Filled by plan_attention.
   const AttentionItem* items;
   long num_items;
@@ -149,6 +174,8 @@ struct KernelTable {
   void (*norm[3])(const NormArgs&);
   void (*rotary[3])(const RotaryArgs&);
   void (*gate[3])(const GateArgs&);
+  void (*act[3])(const ActArgs&);
+  void (*scale_add[3])(const ScaleAddArgs&);
   void (*kv_write[3][3])(const KvWriteArgs&);    // [activations][cache]
   void (*attention[3])(const AttentionArgs&);    // [cache]
   void (*choose[3])(const ChooseArgs&);          // [logits]

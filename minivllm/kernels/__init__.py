@@ -13,7 +13,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("minivllm.kernels")
 
-OPS = ("attention", "kv_write", "norm", "rotary", "activation", "gemm", "gemm_int8", "gemm_grouped", "moe", "sampling")
+OPS = (
+    "attention",
+    "kv_write",
+    "norm",
+    "rotary",
+    "activation",
+    "elementwise",
+    "gemm",
+    "gemm_int8",
+    "gemm_grouped",
+    "moe",
+    "sampling",
+)
 
 
 class Unrecordable(Exception):
@@ -34,6 +46,7 @@ class Ops:
     norm: ModuleType
     rotary: ModuleType
     activation: ModuleType
+    elementwise: ModuleType
     gemm: ModuleType
     gemm_int8: ModuleType
     gemm_grouped: ModuleType

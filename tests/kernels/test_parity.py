@@ -44,6 +44,7 @@ def rms_norm_cases(dtype: torch.dtype) -> Iterator[Case]:
         yield lambda norm, x=x, w=weight: (norm.rms_norm(x, w, 1e-5, plus_one=True),)
     heads = randn(5, 4, 64, dtype=dtype)
     yield lambda norm: (norm.rms_norm(heads[:, 1:3], torch.ones(64, dtype=dtype), 1e-6),)
+    yield lambda norm: (norm.rms_norm(heads.flatten(1)[:, 64:192], heads[0, :2].flatten(), 1e-6),)
 
 
 def add_rms_norm_cases(dtype: torch.dtype) -> Iterator[Case]:
@@ -71,6 +72,8 @@ def layer_norm_cases(dtype: torch.dtype) -> Iterator[Case]:
                 return added, total, norm.layer_norm(x + 3, w, b, 1e-5, plus_one=plus_one)
 
             yield run
+    heads = randn(5, 4, 63, dtype=dtype)
+    yield lambda norm: (norm.layer_norm(heads[:, 1:3], heads[0, :2].clone(), None, 1e-6),)
 
 
 # ---- rotary
@@ -126,6 +129,21 @@ def activate_cases(dtype: torch.dtype) -> Iterator[Case]:
         x = randn(rows, cols, dtype=dtype) * 4
         for kind in ("silu", "gelu", "gelu_tanh", "relu", "relu2"):
             yield lambda activation, x=x, kind=kind: (activation.activate(x, kind),)
+
+
+# ---- elementwise
+
+
+def scale_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for rows, cols in ((0, 16), (5, 77), (40, 1536)):
+        x = randn(rows, cols, dtype=dtype)
+        yield lambda elementwise, x=x: (elementwise.scale(x.clone(), 0.37),)
+
+
+def add_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for rows, cols in ((0, 16), (5, 77), (40, 1536)):
+        x, y = randn(rows, cols, dtype=dtype), randn(rows, cols, dtype=dtype)
+        yield lambda elementwise, x=x, y=y: (elementwise.add(x.clone(), y),)
 
 
 # ---- KV cache
@@ -192,7 +210,7 @@ def paged_case(
     if slopes:
         options["alibi_slopes"] = 2.0 ** -torch.linspace(1, 8, heads)
     if sinks:
-        options["sinks"] = randn(heads, dtype=dtype) * 2
+        options["sinks"] = torch.randn(heads) * 2
 
     def run(attention: ModuleType) -> tuple[Tensor, ...]:
         q = packed[:, :heads]
@@ -208,6 +226,9 @@ def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield paged_case([1], [1], dtype=dtype)
     yield paged_case([1, 1, 1], [1, 17, 600], dtype=dtype)
     yield paged_case([40], [40], dtype=dtype)
+    yield paged_case([40, 1, 2, 1], [90, 30, 2, 1500], dtype=dtype, sinks=True)
+    yield paged_case([40, 1, 2, 1], [90, 30, 2, 1500], dtype=dtype, slopes=True)
+    yield paged_case([40, 1], [90, 30], dtype=dtype, heads=4, kv_heads=4, head_dim=20, window=9, sinks=True, slopes=True)
     yield paged_case([70, 1, 5, 0, 33], [150, 90, 5, 20, 33], dtype=dtype, strided=True)
     yield paged_case([2, 1], [1300, 40], dtype=dtype, heads=2, kv_heads=2)
     for heads, kv_heads in ((1, 1), (2, 1), (4, 1), (5, 1), (12, 2), (14, 2), (8, 1), (16, 1), (71, 1)):
@@ -417,6 +438,8 @@ CASES = {
     ("activation", "silu_and_mul"): silu_and_mul_cases,
     ("activation", "gelu_and_mul"): gelu_and_mul_cases,
     ("activation", "activate"): activate_cases,
+    ("elementwise", "scale"): scale_cases,
+    ("elementwise", "add"): add_cases,
     ("kv_write", "write_kv"): write_kv_cases,
     ("attention", "paged_attention"): paged_attention_cases,
     ("gemm", "linear"): linear_cases,
@@ -492,7 +515,7 @@ def test_any_number_of_threads(count: int, threads: Callable[[int], None]) -> No
     attention = (
         paged_case([1], [1500], dtype=torch.float32),  # divided along the keys
         paged_case([1], [1500], dtype=torch.float32, window=1200),
-        paged_case([2, 1], [1300, 40], dtype=torch.float32, heads=2, kv_heads=2),
+        paged_case([2, 1], [1300, 40], dtype=torch.float32, heads=2, kv_heads=2, sinks=True, slopes=True),
         paged_case([700, 1], [700, 40], dtype=torch.float32),
     )
     compare("attention", attention, torch.float32)

@@ -34,6 +34,11 @@ MODELS = {
     "llama": {"architectures": ["LlamaForCausalLM"], "tie_word_embeddings": True},
     "window": {"architectures": ["MistralForCausalLM"], "sliding_window": 20, "hidden_act": "gelu"},
     "biases": {"architectures": ["Qwen2ForCausalLM"], "hidden_size": 80, "intermediate_size": 100},
+    "head-norms": {"architectures": ["Gemma3ForCausalLM"], "sliding_window": 20, "query_pre_attn_scalar": 32},
+    "whole-norms": {"architectures": ["Olmo3ForCausalLM"], "sliding_window": 20},
+    "parallel": {"architectures": ["PhiForCausalLM"], "num_key_value_heads": 6},
+    "alibi": {"architectures": ["BloomForCausalLM"], "num_key_value_heads": 6, "head_dim": 16},
+    "positions": {"architectures": ["GPT2LMHeadModel"], "head_dim": 16},
 }
 
 MakeWorker = Callable[..., Worker]
@@ -149,6 +154,7 @@ def test_what_cannot_be_recorded() -> None:
     some_rows = "a buffer of [8, 64], which does not grow with the rows,"
     assert refusal(lambda: norm.rms_norm(norm.rms_norm(x, weight, 1e-5)[3:], weight, 1e-5)) == some_rows
     assert refusal(lambda: norm.rms_norm(x[:, :32].contiguous(), weight[:32], 1e-5)) == "torch's contiguous"
+    assert refusal(lambda: norm.rms_norm(x, weight, 1e-5).clamp_(max=1)) == "torch's clamp_"
     assert refusal(lambda: x) == "a result that is no buffer of its own"
 
 

@@ -1,4 +1,4 @@
-"""Activations: those with a gate on the compiled kernels, others by torch."""
+"""Activations on the compiled kernels."""
 
 from torch import Tensor
 
@@ -9,6 +9,8 @@ from minivllm.kernels.reference import activation as reference
 
 # As `Gate` in csrc/include/kernels.h.
 _SILU, _GELU_TANH, _GELU_ERF = 0, 1, 2
+# As `Act` there.
+_ACTS = {"silu": 0, "gelu_tanh": 1, "gelu": 2, "relu": 3, "relu2": 4}
 
 
 def silu_and_mul(x: Tensor, out: Tensor | None = None) -> Tensor:
@@ -27,7 +29,12 @@ def gelu_and_mul(x: Tensor, out: Tensor | None = None, *, approximate: str = "ta
 
 def activate(x: Tensor, kind: str) -> Tensor:
     """See reference.activation."""
-    return reference.activate(x, kind)
+    if not _covers(x) or kind not in _ACTS:
+        return reference.activate(x, kind)
+    out = output(None, x, x.shape)
+    cols = x.shape[-1]
+    call(_cpu.act, x.numel() // cols, DTYPES[x.dtype], x, out, cols, _ACTS[kind])
+    return out
 
 
 def _covers(x: Tensor) -> bool:

@@ -26,8 +26,10 @@ def paged_attention(
     v_scale: float = 1.0,
 ) -> Tensor:
     """See reference.attention."""
-    plain = alibi_slopes is None and sinks is None and k_scale == v_scale == 1.0
-    if not (plain and q.dtype in DTYPES and kv.dtype in DTYPES and has_dense_rows(q) and kv.is_contiguous()):
+    dense = q.dtype in DTYPES and kv.dtype in DTYPES and has_dense_rows(q) and kv.is_contiguous()
+    by_head = [vector for vector in (sinks, alibi_slopes) if vector is not None]
+    plain = k_scale == v_scale == 1.0 and all(vector.dtype == torch.float32 and vector.is_contiguous() for vector in by_head)
+    if not (dense and plain):
         return reference.paged_attention(
             q, kv, block_tables, query_start, context_lens, scale, out, sliding_window=sliding_window, soft_cap=soft_cap,
             alibi_slopes=alibi_slopes, sinks=sinks, k_scale=k_scale, v_scale=v_scale,
@@ -35,6 +37,8 @@ def paged_attention(
     _, num_blocks, num_kv_heads, block_size, head_dim = kv.shape
     num_heads = q.shape[1]
     num_seqs = context_lens.shape[0]
+    if any(vector.shape != (num_heads,) for vector in by_head):
+        raise ValueError(f"sinks and alibi_slopes must have {num_heads} elements, one a head")
     if q.shape[2] != head_dim or num_heads % num_kv_heads or query_start.shape != (num_seqs + 1,):
         raise ValueError(f"shapes do not fit: q {list(q.shape)}, kv {list(kv.shape)}, query_start {list(query_start.shape)}")
     if block_tables.shape[0] < num_seqs or (block_tables.shape[1] > 1 and block_tables.stride(1) != 1):
@@ -46,6 +50,6 @@ def paged_attention(
     call(
         _cpu.attention, num_seqs, DTYPES[q.dtype], DTYPES[kv.dtype], q, kv, out, block_tables, query_start, context_lens,
         q.stride(0), block_tables.stride(0), num_blocks, num_heads, num_kv_heads, block_size, head_dim, scale, soft_cap,
-        sliding_window,
+        sliding_window, sinks, alibi_slopes,
     )  # fmt: skip
     return out

@@ -120,7 +120,8 @@ class _Recorder(TorchDispatchMode):
             self._buffers[_storage(result)] = _Buffer(result, row_bytes)
             return result
         made = result if isinstance(result, (list, tuple)) else [result]
-        if not all(isinstance(tensor, Tensor) and _storage(tensor) == _storage(args[0]) for tensor in made):
+        is_view = all(isinstance(tensor, Tensor) and _storage(tensor) == _storage(args[0]) for tensor in made)
+        if func._schema.is_mutable or not is_view:
             raise Unrecordable(str(func.overloadpacket).replace("aten.", "torch's "))
         return result
 

@@ -52,15 +52,16 @@ class Decoder(Layer):
         self.embed_positions = PositionEmbedding(ops, spec, dtype) if spec.learned_positions else None
         self.embed_norm = make_norm(spec, ops, spec.hidden_size, dtype) if spec.embed_norm else None
         self.layers = [DecoderLayer(spec, ops, dtype, index, rotary) for index in range(spec.num_layers)]
-        self.norm = make_norm(spec, ops, spec.hidden_size, dtype) if spec.final_norm else NoNorm()
+        self.norm = make_norm(spec, ops, spec.hidden_size, dtype) if spec.final_norm else NoNorm(ops)
+        self._ops = ops.elementwise
         self._embed_scale = torch.tensor(spec.embed_scale, dtype=dtype).item()
 
     def __call__(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
         residual = self.embed_tokens(input_ids)  # [num_tokens, hidden_size]
         if self._embed_scale != 1.0:
-            residual *= self._embed_scale
+            self._ops.scale(residual, self._embed_scale)
         if self.embed_positions is not None:
-            residual += self.embed_positions(positions)
+            self._ops.add(residual, self.embed_positions(positions))
         if self.embed_norm is not None:
             residual = self.embed_norm(residual)
         x = self.layers[0].first(residual, positions, ctx)
@@ -74,7 +75,7 @@ class DecoderLayer(Layer):
 
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int, rotary: Rotary):
         def norm(used: bool) -> Norm:
-            return make_norm(spec, ops, spec.hidden_size, dtype) if used else NoNorm()
+            return make_norm(spec, ops, spec.hidden_size, dtype) if used else NoNorm(ops)
 
         self.input_layernorm = norm(spec.pre_norms)
         self.self_attn = make_attention(spec, ops, dtype, index, rotary)
@@ -84,6 +85,7 @@ class DecoderLayer(Layer):
         self.mlp_post_norm = norm(spec.post_norms)
         self._body = self._sequential if spec.residual == "sequential" else self._parallel
         self._mlp_sees_residual = spec.residual == "parallel-two-norms"
+        self._ops = ops.elementwise
         self._residual_scale = spec.residual_scale
 
     def first(self, residual: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
@@ -101,10 +103,10 @@ class DecoderLayer(Layer):
 
     def _parallel(self, x: Tensor, residual: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
         attended = self.self_attn(x, positions, ctx)
-        return attended + self.mlp(self.post_attention_layernorm(residual) if self._mlp_sees_residual else x)
+        return self._ops.add(attended, self.mlp(self.post_attention_layernorm(residual) if self._mlp_sees_residual else x))
 
     def _scaled(self, x: Tensor) -> Tensor:
-        return x if self._residual_scale == 1.0 else x * self._residual_scale
+        return x if self._residual_scale == 1.0 else self._ops.scale(x, self._residual_scale)
 
 
 def make_attention(

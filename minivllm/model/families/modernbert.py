@@ -61,7 +61,7 @@ class Embeddings(Layer):
 class ModernBertLayer(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int, rotary: Rotary):
         # The embeddings end with a norm, so the first layer has none.
-        self.attn_norm: Norm = make_norm(spec, ops, spec.hidden_size, dtype) if index else NoNorm()
+        self.attn_norm: Norm = make_norm(spec, ops, spec.hidden_size, dtype) if index else NoNorm(ops)
         self.attn = ModernBertAttention(spec, ops, dtype, index, rotary)
         self.mlp_norm = make_norm(spec, ops, spec.hidden_size, dtype)
         self.mlp = ModernBertMLP(spec, ops, dtype)

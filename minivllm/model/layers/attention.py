@@ -36,7 +36,7 @@ class SelfAttention(Layer):
             scale=scale / (self._index + 1) if spec.scale_by_layer else scale,
             window=spec.layers[self._index].window,
             soft_cap=spec.attention_soft_cap,
-            sinks=self.sinks,
+            sinks=None if self.sinks is None else self.sinks.float(),
             alibi_slopes=self._alibi_slopes,
         )
 
@@ -54,4 +54,7 @@ class SelfAttention(Layer):
         return self.o_proj(out.flatten(1))
 
     def _normalise(self, norm: Norm, x: Tensor) -> Tensor:
-        return norm(x.flatten(1)).view(x.shape) if self._spec.qk_norm == "all" else norm(x)
+        if self._spec.qk_norm != "all":
+            return norm(x)
+        num_tokens, heads, dim = x.shape
+        return norm(x.as_strided((num_tokens, heads * dim), (x.stride(0), 1))).view(x.shape)

@@ -1,0 +1,161 @@
+"""Write models.md from a run of the tests of all families: python docs/write_models.py
+
+It refuses if one of them fails. That the page is up to date is a test.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import transformers
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]
+
+from model.families import FAMILIES  # noqa: E402
+
+from minivllm.config import ModelSpec  # noqa: E402
+from minivllm.model.registry import ARCHITECTURES  # noqa: E402
+
+HEAD = """\
+# Models
+
+Each row of the table is a test: transformers writes a tiny random checkpoint of the configuration, and the worker runs
+it in float32 in batches, in chunks, with shuffled blocks and with blocks shared between two requests. Greedy tokens are the
+same as transformers', and the logprobs of the whole vocabulary differ by less than 2e-4 at every position. The last column is
+what the configuration has that a plain Llama has not.
+
+This page is written by `docs/write_models.py`, which runs those tests.
+
+| architecture | for example | tested as | with |
+|---|---|---|---|
+"""
+EXAMPLES = {
+    "BloomForCausalLM": "BLOOM",
+    "CohereForCausalLM": "Command R",
+    "Cohere2ForCausalLM": "Command R7B, Command A",
+    "DeepseekV2ForCausalLM": "DeepSeek V2, V2-Lite",
+    "DeepseekV3ForCausalLM": "DeepSeek V3, R1",
+    "Ernie4_5ForCausalLM": "ERNIE 4.5 0.3B",
+    "Ernie4_5_MoeForCausalLM": "ERNIE 4.5 21B-A3B",
+    "Exaone4ForCausalLM": "EXAONE 4",
+    "FalconForCausalLM": "Falcon, Falcon 2, Falcon-RW",
+    "GPT2LMHeadModel": "GPT-2",
+    "GPTJForCausalLM": "GPT-J",
+    "GPTNeoXForCausalLM": "GPT-NeoX, Pythia",
+    "GemmaForCausalLM": "Gemma",
+    "Gemma2ForCausalLM": "Gemma 2",
+    "Gemma3ForCausalLM": "Gemma 3 (text)",
+    "GlmForCausalLM": "GLM-4-9B",
+    "Glm4ForCausalLM": "GLM-4-0414",
+    "Glm4MoeForCausalLM": "GLM-4.5",
+    "GptOssForCausalLM": "gpt-oss, with weights in bfloat16",
+    "GraniteForCausalLM": "Granite 3",
+    "GraniteMoeForCausalLM": "Granite 3 MoE",
+    "LlamaForCausalLM": "Llama 2, 3, 3.1, 3.2, SmolLM2",
+    "MinistralForCausalLM": "Ministral",
+    "MistralForCausalLM": "Mistral",
+    "MixtralForCausalLM": "Mixtral",
+    "MptForCausalLM": "MPT",
+    "NemotronForCausalLM": "Nemotron, Minitron",
+    "OPTForCausalLM": "OPT, but for 350M",
+    "OlmoForCausalLM": "OLMo",
+    "Olmo2ForCausalLM": "OLMo 2",
+    "Olmo3ForCausalLM": "OLMo 3",
+    "OlmoeForCausalLM": "OLMoE",
+    "PhiForCausalLM": "Phi 1.5, Phi 2",
+    "Phi3ForCausalLM": "Phi 3, 3.5, 4, 4-mini",
+    "PhimoeForCausalLM": "Phi 3.5 MoE",
+    "Qwen2ForCausalLM": "Qwen 2, Qwen 2.5",
+    "Qwen2MoeForCausalLM": "Qwen 1.5 MoE, Qwen 2 MoE",
+    "Qwen3ForCausalLM": "Qwen 3",
+    "Qwen3MoeForCausalLM": "Qwen 3 MoE",
+    "SeedOssForCausalLM": "Seed-OSS",
+    "SmolLM3ForCausalLM": "SmolLM3",
+    "StableLmForCausalLM": "StableLM, StableLM 2",
+    "Starcoder2ForCausalLM": "StarCoder 2",
+}
+# The same under another name.
+ALIASES = {"PhiMoEForCausalLM": "PhimoeForCausalLM"}
+NOTES = """
+## What to know
+
+- **Rope scaling that depends on the length** (dynamic, longrope) is chosen once, by `--max-model-len`: keys that are in the
+  cache cannot change when their sequence grows. A Phi 3 with 128k positions that is only to see short texts answers best with
+  `--max-model-len 4096`. For Phi 3.5 MoE transformers takes the short factors at any length; here they are as with Phi 3.
+- **Sliding windows** limit what attention reads, not yet what the cache keeps.
+- **Mixtures of experts**, latent attention and clipped projections run operation by operation: the log says which operation
+  has no native form. All else is recorded and replayed natively.
+- **`--quantization int8`** leaves experts and routers as they are.
+- **Latent attention** caches one vector a token (DeepSeek V3: 576 numbers a layer), not keys and values.
+- Refused with a reason: OPT-350M (it normalises after its layers), BLOOM with `apply_residual_connection_post_layernorm`, MPT
+  without ALiBi or with qk_ln.
+"""
+
+
+def text() -> str:
+    specs = {name: spec_of(name) for name in FAMILIES}
+    lines = []
+    for architecture in sorted(ARCHITECTURES, key=str.lower):
+        if architecture in ALIASES:
+            continue
+        named = [name for name, spec in specs.items() if spec.architecture == architecture]
+        for number, name in enumerate(named):
+            first = f"| `{architecture}` | {EXAMPLES[architecture]} |" if number == 0 else "| | |"
+            lines.append(f"{first} {name} | {', '.join(features(specs[name]))} |")
+    return HEAD + "\n".join(lines) + "\n" + NOTES
+
+
+def spec_of(name: str) -> ModelSpec:
+    config_class, model_class, values = FAMILIES[name]
+    config = getattr(transformers, config_class)(**values).to_dict()
+    return ModelSpec.from_hf({**config, "architectures": [model_class]})
+
+
+def features(spec: ModelSpec) -> list[str]:
+    """What of the spec is not as in a plain Llama."""
+    ropes = {layer.rope for layer in spec.layers}
+    windows = {layer.window for layer in spec.layers}
+    turned = ropes - {None}
+    found = {
+        "tied embeddings": spec.tie_word_embeddings,
+        "biases": spec.qkv_bias or spec.mlp_bias or spec.o_bias,
+        "LayerNorm": spec.norm == "layer",
+        "norm weights about 0": spec.norm_plus_one,
+        "norms after layers": spec.post_norms and not spec.pre_norms,
+        "norms before and after layers": spec.post_norms and spec.pre_norms,
+        "normalised embedding": spec.embed_norm,
+        f"{spec.residual} residual": spec.residual != "sequential",
+        "qk-norm": spec.qk_norm is not None,
+        "clipped q, k, v": bool(spec.clip_qkv),
+        f"{'/'.join(sorted(r.type for r in turned if r.type != 'default'))} rope": any(r.type != "default" for r in turned),
+        "two ropes": len(turned) > 1,
+        "layers without rope": None in ropes and bool(turned),
+        "partial rotary": bool(turned) and not spec.latent and spec.rotary_dim < spec.head_dim,
+        "interleaved rotary": bool(turned) and spec.rotary_interleaved,
+        "learned positions": bool(spec.learned_positions),
+        "ALiBi": bool(spec.alibi_slopes),
+        "sliding window": windows != {0} and len(windows) == 1,
+        "sliding window in some layers": len(windows) > 1,
+        "soft-caps": bool(spec.attention_soft_cap or spec.logits_soft_cap),
+        "attention sinks": spec.attention_sinks,
+        "scaled embedding, residuals or logits": (spec.embed_scale, spec.residual_scale, spec.logits_scale) != (1, 1, 1),
+        "no gate": not spec.gated_mlp,
+        f"act {spec.hidden_act}": spec.hidden_act not in ("silu", "gelu_pytorch_tanh"),
+        "latent attention": spec.latent is not None,
+        "experts": spec.moe is not None,
+    }
+    if spec.moe is not None:
+        found |= {
+            "shared expert": bool(spec.moe.shared_size),
+            "groups of experts": spec.moe.num_groups > 1,
+            f"{spec.moe.score} scores": spec.moe.score != "softmax",
+            "dense layers too": not all(layer.is_moe for layer in spec.layers),
+        }
+    return [name for name, holds in found.items() if holds]
+
+
+if __name__ == "__main__":
+    test = "tests/model/test_families.py"
+    subprocess.run([sys.executable, "-m", "pytest", "-q", test], cwd=REPOSITORY, check=True)
+    (REPOSITORY / "docs" / "models.md").write_text(text(), encoding="utf-8")
