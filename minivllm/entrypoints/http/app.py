@@ -92,7 +92,7 @@ def init_app_state(
     state.openai_serving_chat = OpenAIServingChat(engine, state.chat_sessions, fingerprint, server.response_role)
     state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
     state.openai_serving_responses = OpenAIServingResponses(
-        engine, state.prompts, state.chat_sessions, ResponseStore() if responses is None else responses
+        engine, state.chat_sessions, ResponseStore() if responses is None else responses
     )
     state.anthropic_serving_messages = AnthropicServingMessages(engine, state.prompts, state.chat_sessions)
     state.serving_infill = ServingInfill(engine)

@@ -10,7 +10,7 @@ from minivllm.entrypoints.chat.request import ChatRequest
 from minivllm.entrypoints.openai import sampling_codec as sampling
 from minivllm.entrypoints.responses import tools
 from minivllm.entrypoints.responses.items import chat_messages
-from minivllm.entrypoints.responses.schema import Item, ResponseObject, ResponsesRequest
+from minivllm.entrypoints.responses.schema import Item, ResponseObject, ResponsesRequest, TextConfig
 from minivllm.errors import ClientError
 from minivllm.messages.sampling_params import OutputKind, SamplingParams
 from minivllm.messages.structured_outputs import StructuredOutputsParams
@@ -92,8 +92,8 @@ def decode(body: ResponsesRequest, items: Sequence[Item], defaults: Mapping[str,
 
 def head(response_id: str, model: str, body: ResponsesRequest, params: SamplingParams) -> ResponseObject:
     """A response without output."""
-    text = body.text.model_dump(by_alias=True, exclude_none=True) if body.text is not None else {}
     reasoning = body.reasoning
+    shown_tools, tool_choice = tools.shown(body)
     return {
         "id": response_id,
         "object": "response",
@@ -117,9 +117,9 @@ def head(response_id: str, model: str, body: ResponsesRequest, params: SamplingP
         "service_tier": "default",
         "store": body.store is not False,
         "temperature": params.temperature,
-        "text": {"format": {"type": "text"}, "verbosity": "medium", **text},
-        "tool_choice": body.tool_choice or "auto",
-        "tools": tools.shown(body.tools),
+        "text": _shown_text(body.text),
+        "tool_choice": tool_choice,
+        "tools": shown_tools,
         "top_logprobs": body.top_logprobs or 0,
         "top_p": params.top_p,
         "truncation": body.truncation or "disabled",
@@ -163,6 +163,14 @@ def _sampling_params(body: ResponsesRequest, defaults: Mapping[str, Any], max_lo
     if with_logprobs or body.background:  # which tokens belong to the text; what there is when it is cancelled
         params = msgspec.structs.replace(params, output_kind=OutputKind.DELTA)
     return params
+
+
+def _shown_text(text: TextConfig | None) -> dict[str, Any]:
+    form: dict[str, Any] = {"type": "text"}
+    if text is not None and text.format is not None:
+        fields = {"type", "name", "description", "json_schema", "strict"} if text.format.type == "json_schema" else {"type"}
+        form = text.format.model_dump(include=fields, by_alias=True, exclude_none=True)
+    return {"format": form, "verbosity": text.verbosity if text is not None and text.verbosity else "medium"}
 
 
 def _form(body: ResponsesRequest) -> StructuredOutputsParams | None:

@@ -9,7 +9,7 @@ from starlette.responses import Response
 from minivllm.entrypoints.http.dependencies import STREAM, JSONRoute, app_state, generates
 from minivllm.entrypoints.openai import sampling_codec as sampling
 from minivllm.entrypoints.openai.reply import naming_ignored
-from minivllm.entrypoints.openai.shared_schema import ERRORS
+from minivllm.entrypoints.openai.shared_schema import ERRORS, Rendered
 from minivllm.entrypoints.responses.schema import Deleted, InputTokens, ItemList, ResponseObject, ResponsesRequest
 from minivllm.entrypoints.responses.serving import OpenAIServingResponses
 
@@ -24,6 +24,12 @@ def _serving(raw_request: Request) -> OpenAIServingResponses:
 async def create_response(body: ResponsesRequest, raw_request: Request) -> Response:
     """Answer an input; with `stream`, as server-sent events; with `background`, later."""
     return naming_ignored(await _serving(raw_request).create_response(body, raw_request), body, sampling.is_known)
+
+
+@router.post("/v1/responses/render", responses={200: {"model": Rendered}, **ERRORS})
+async def render_response(body: ResponsesRequest, raw_request: Request) -> Response:
+    """The prompt and the sampling parameters that such a request would have. Nothing is generated."""
+    return naming_ignored(await _serving(raw_request).render(body, raw_request), body, sampling.is_known)
 
 
 @router.post("/v1/responses/input_tokens", responses=ERRORS)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 from starlette.responses import Response
 
-from minivllm.entrypoints.chat.prompt import ChatPrompts
 from minivllm.entrypoints.chat.request import ChatRequest
 from minivllm.entrypoints.chat.session import ChatSession, ChatSessions
 from minivllm.entrypoints.http.dependencies import new_request_id
@@ -17,13 +16,14 @@ from minivllm.entrypoints.http.errors import report
 from minivllm.entrypoints.http.sse import EventStream, until_disconnect
 from minivllm.entrypoints.openai import sampling_codec as sampling
 from minivllm.entrypoints.openai.logprobs_codec import LogprobsCodec
-from minivllm.entrypoints.openai.reply import json_response
+from minivllm.entrypoints.openai.reply import json_response, rendered
 from minivllm.entrypoints.responses import codec
 from minivllm.entrypoints.responses.encoder import ResponseEncoder
 from minivllm.entrypoints.responses.items import check_outputs, read_input
 from minivllm.entrypoints.responses.schema import Deleted, InputTokens, Item, ItemList, ResponsesRequest
 from minivllm.entrypoints.responses.store import ResponseStore, StoredResponse
 from minivllm.errors import ClientError
+from minivllm.messages.prompt import TokensPrompt
 
 if TYPE_CHECKING:
     from minivllm.engine.async_engine import AsyncLLMEngine
@@ -32,23 +32,22 @@ if TYPE_CHECKING:
 class OpenAIServingResponses:
     """`store` has what clients may ask for again."""
 
-    def __init__(self, engine: "AsyncLLMEngine", prompts: ChatPrompts, sessions: ChatSessions, store: ResponseStore):
+    def __init__(self, engine: "AsyncLLMEngine", sessions: ChatSessions, store: ResponseStore):
         self.store = store
         self._engine = engine
-        self._prompts = prompts
         self._sessions = sessions
         self._tasks: set[asyncio.Task[None]] = set()  # responses that run in the background
 
     async def create_response(self, body: ResponsesRequest, raw_request: Request) -> Response:
         """Whole or streamed reply. Refusals are raised, before the first byte of a stream too."""
-        model = sampling.check_model(body.model, self._engine.config.model.served_model_names)
-        sampling.check_stream_options(body)
+        model = self._check(body)
         response_id = f"resp_{uuid.uuid4().hex}"  # a secret: who knows it may read the response
+        request_id = new_request_id(response_id, body.request_id, raw_request)
         history, given, new_ids = self._read(body)
         request = self._decode(body, history + given)
         try:
             await self._fit(request, body)
-            session = await self._sessions.open(request, new_request_id(response_id, body.request_id, raw_request))
+            session = await self._sessions.open(request, request_id)
         except ClientError as exc:
             raise codec.renamed(exc) from None
         params = request.sampling_params
@@ -70,14 +69,17 @@ class OpenAIServingResponses:
         await until_disconnect(raw_request.receive, _drain(events))
         return json_response(encoder.response)
 
+    async def render(self, body: ResponsesRequest, raw_request: Request) -> Response:
+        """What `create_response` would give to the engine."""
+        model = self._check(body)
+        request_id = new_request_id("resp", body.request_id, raw_request)
+        request, prompt = await self._prompt(body)
+        return json_response(rendered(request_id, model, body, prompt, request.sampling_params))
+
     async def count_tokens(self, body: ResponsesRequest) -> InputTokens:
         """The size of the prompt that a request would have."""
-        sampling.check_model(body.model, self._engine.config.model.served_model_names)
-        history, given, _ = self._read(body)
-        try:
-            prompt = await self._prompts.render(self._decode(body, history + given))
-        except ClientError as exc:
-            raise codec.renamed(exc) from None
+        self._check(body)
+        _, prompt = await self._prompt(body)
         return {"object": "response.input_tokens", "input_tokens": len(prompt["prompt_token_ids"])}
 
     def retrieve(self, response_id: str, stream: bool, starting_after: int | None) -> Response:
@@ -126,6 +128,21 @@ class OpenAIServingResponses:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    def _check(self, body: ResponsesRequest) -> str:
+        """The name of the model, if the request can be served at all."""
+        codec.check_fields(body)
+        sampling.check_stream_options(body)
+        return sampling.check_model(body.model, self._engine.config.model.served_model_names)
+
+    async def _prompt(self, body: ResponsesRequest) -> tuple[ChatRequest, TokensPrompt]:
+        history, given, _ = self._read(body)
+        request = self._decode(body, history + given)
+        try:
+            await self._fit(request, body)
+            return request, await self._sessions.render(request)
+        except ClientError as exc:
+            raise codec.renamed(exc) from None
+
     def _read(self, body: ResponsesRequest) -> tuple[list[Item], list[Item], list[str]]:
         """The conversation before, the new items, and which of their ids are new."""
         history: list[Item] = []
@@ -139,7 +156,6 @@ class OpenAIServingResponses:
         return history, given, new_ids
 
     def _decode(self, body: ResponsesRequest, items: list[Item]) -> ChatRequest:
-        codec.check_fields(body)
         config = self._engine.config
         try:
             return codec.decode(body, items, config.generation.defaults, config.model.max_logprobs)
@@ -159,7 +175,7 @@ class OpenAIServingResponses:
         middle = 0  # it mostly fits as it is
         while low < high:
             request.messages = every[:start] + every[starts[middle] :]
-            if len((await self._prompts.render(request))["prompt_token_ids"]) <= limit:
+            if len((await self._sessions.render(request))["prompt_token_ids"]) <= limit:
                 high = middle
             else:
                 low = middle + 1

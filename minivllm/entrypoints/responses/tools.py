@@ -36,10 +36,20 @@ def decode(body: ResponsesRequest) -> tuple[list[Tool], ToolUse | None]:
     return tools, choose(tools, [_name(choice, given)], required=True, parallel=parallel)
 
 
-def shown(tools: Sequence[ToolDefinition] | None) -> list[dict[str, Any]]:
-    """As the response tells them."""
-    hidden = {"function": {"format"}, "custom": {"parameters", "strict"}}
-    return [tool.model_dump(exclude=hidden[tool.type]) for tool in tools or ()]
+def shown(body: ResponsesRequest) -> tuple[list[dict[str, Any]], str | dict[str, Any]]:
+    """Tools and choice as the response tells them: what was understood of them."""
+    fields = {"function": {"type", "name", "description", "parameters", "strict"}, "custom": {"type", "name", "description"}}
+    given = [tool.model_dump(include=fields[tool.type]) for tool in body.tools or ()]
+    choice = body.tool_choice
+    if not isinstance(choice, dict):
+        return given, choice or "auto"
+    if choice["type"] != "allowed_tools":
+        return given, _shown_name(choice)
+    return given, {"type": "allowed_tools", "mode": choice["mode"], "tools": [_shown_name(tool) for tool in choice["tools"]]}
+
+
+def _shown_name(choice: dict[str, Any]) -> dict[str, Any]:
+    return {"type": choice["type"], "name": choice["name"]}
 
 
 def _tool(given: ToolDefinition, place: str) -> Tool:

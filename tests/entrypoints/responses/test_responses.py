@@ -189,7 +189,7 @@ def test_a_custom_tool_takes_a_text():
     ]  # fmt: skip
     item = data[-1]["response"]["output"][0]
     assert (item["type"], item["name"], item["input"], data[3]["delta"]) == ("custom_tool_call", "run", "a\nb", "a\nb")
-    assert data[-1]["response"]["tools"] == [RUN | {"format": None}]
+    assert data[-1]["response"]["tools"] == [RUN]
 
 
 def test_an_agent_loop(thinking):
@@ -263,6 +263,39 @@ def test_sampling_fields_and_truncation():
     assert prompt["prompt"].startswith("<|system|>Rule<|end|><|user|>user 2 ") and "Now<|end|>" in prompt["prompt"]
     assert len(prompt["prompt_token_ids"]) <= 95
     assert client.post("/v1/responses", {"model": "fake", "input": given}).json()["error"]["param"] == "input_tokens"
+
+
+def test_the_response_tells_what_was_asked():
+    client = thinking_client(["Hi"])
+    deep: dict = {}
+    for _ in range(300):
+        deep = {"x": deep}
+    form = {"type": "json_schema", "name": "n", "strict": True, "schema": {"type": "object"}}
+    choice = {
+        "type": "allowed_tools",
+        "mode": "auto",
+        "tools": [{"type": "function", "name": "add"}, {"type": "custom", "name": "run"}],
+    }
+    body = {
+        "model": "fake", "input": "Hi", "tools": [ADD | {"extra": deep}, RUN | {"format": {"type": "text", "extra": deep}}],
+        "tool_choice": choice | {"extra": deep}, "parallel_tool_calls": False, "max_tool_calls": 3, "what": deep,
+    }  # fmt: skip
+    reply = client.post("/v1/responses", body)
+    assert reply.headers["X-Minivllm-Ignored"] == "what"
+    told = reply.json()
+    assert (told["tools"], told["tool_choice"]) == ([ADD, RUN], choice)
+    assert (told["parallel_tool_calls"], told["max_tool_calls"]) == (False, 3)
+    told = client.post("/v1/responses", {"model": "fake", "input": "Hi", "text": {"format": form | {"extra": deep}}}).json()
+    assert told["text"] == {"format": form, "verbosity": "medium"}
+
+
+def test_render():
+    client = Client(FakeEngine())
+    body = {"model": "fake", "input": "Hi", "instructions": "Rule", "max_output_tokens": 3, "request_id": "abc"}
+    shown = client.post("/v1/responses/render", body).json()
+    assert shown["prompt"] == "<|system|>Rule<|end|><|user|>Hi<|end|><|assistant|>" and client.engine.requests == []
+    assert (shown["request_id"], shown["sampling_params"]["max_tokens"]) == ("resp-abc", 3)
+    assert shown["token_ids"] == client.engine.tokenizer.encode(shown["prompt"])
 
 
 def call(**fields):
