@@ -19,6 +19,7 @@ import torch.nn.functional as F
 
 from minivllm import _cpu
 from minivllm.kernels import ops_for
+from minivllm.kernels.kv_pages import row_width
 
 HEADS, KV_HEADS, HEAD_DIM, HIDDEN, INTERMEDIATE, VOCAB = 9, 3, 64, 576, 1536, 49152
 LINEARS = {
@@ -117,11 +118,15 @@ def grouped_lines() -> Iterator[Line]:
 
 def attention_lines() -> Iterator[Line]:
     ops = ops_for("cpu").attention
-    decodes = [(1, 1, 256), (1, 1, 2048), (1, 1, 8192), (8, 1, 256), (32, 1, 256), (64, 1, 1024)]
-    for seqs, queries, context in [*decodes, (1, 256, 256), (1, 2048, 2048), (4, 64, 1024)]:
+    decodes = [(1, 1, 256), (1, 1, 2048), (1, 1, 8192), (8, 1, 256), (32, 1, 256), (32, 1, 2048), (64, 1, 1024)]
+    cases = [*decodes, (1, 256, 256), (1, 2048, 2048), (4, 64, 1024)]
+    for (seqs, queries, context), kept in itertools.product(cases, (BFLOAT16, torch.int8)):
         blocks = -(-context // 16)
-        layers = max(1, min(30, int(COLD_BYTES / (seqs * blocks * 2 * KV_HEADS * 16 * HEAD_DIM * 2))))
-        caches = [torch.randn(2, seqs * blocks, KV_HEADS, 16, HEAD_DIM).to(BFLOAT16) for _ in range(layers)]
+        layers = max(1, min(30, int(COLD_BYTES / (seqs * blocks * 2 * KV_HEADS * 16 * HEAD_DIM * kept.itemsize))))
+        shape = (2, seqs * blocks, KV_HEADS, 16, row_width(HEAD_DIM, kept))
+        # Four bytes of 60 are a scale of 0.01.
+        few = torch.full(shape, 60, dtype=kept) if kept == torch.int8 else torch.randn(shape).to(kept)
+        caches = [few.clone() for _ in range(layers)]
         tables = torch.randperm(seqs * blocks).int().view(seqs, blocks)
         starts = torch.arange(seqs + 1).int() * queries
         lengths = torch.full((seqs,), context).int()
@@ -131,8 +136,8 @@ def attention_lines() -> Iterator[Line]:
         plain = [lambda d=dense, k=k, v=v, causal=queries == context: F.scaled_dot_product_attention(d, k, v, is_causal=causal)]
         own = [lambda kv=kv, t=tables, s=starts, n=lengths, q=q: ops.paged_attention(q, kv, t, s, n, 0.125) for kv in caches]
         pairs = seqs * sum(range(context - queries + 1, context + 1))
-        name = f"attention {seqs} x {queries} queries, {context} keys"
-        yield Line(name, own, plain, seqs * context * 2 * KV_HEADS * HEAD_DIM * 2, pairs * HEADS * HEAD_DIM * 4)
+        name = f"attention {seqs} x {queries} queries, {context} {'int8 ' if kept == torch.int8 else ''}keys"
+        yield Line(name, own, plain, seqs * context * 2 * KV_HEADS * shape[-1] * kept.itemsize, pairs * HEADS * HEAD_DIM * 4)
 
 
 def row_lines() -> Iterator[Line]:

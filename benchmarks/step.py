@@ -1,6 +1,6 @@
 """Where the time of one decode step goes: its phases, and the kernels of the recorded program by kind.
 
-python benchmarks/step.py <model folder> [--batches 1 32] [--context 256]
+python benchmarks/step.py <model folder> [--batches 1 32] [--context 256] [--kv-cache-dtype int8]
 """
 
 import argparse
@@ -122,12 +122,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--enforce-eager", action="store_true")
+    parser.add_argument("--kv-cache-dtype", default="auto")
     options = parser.parse_args()
     blocks = max(options.batches) * -(-(options.context + 2 * options.steps) // BLOCK)
     threads = {} if options.threads is None else {"cpu_threads": options.threads}
     config = EngineArgs(
-        model=options.model, dtype="bfloat16", block_size=BLOCK, enforce_eager=options.enforce_eager, **threads
-    ).resolve()
+        model=options.model, dtype="bfloat16", block_size=BLOCK, enforce_eager=options.enforce_eager,
+        kv_cache_dtype=options.kv_cache_dtype, **threads,
+    ).resolve()  # fmt: skip
     worker = Worker(config)
     worker.init_device()
     worker.load_model()

@@ -23,7 +23,7 @@ namespace amx {
 void gemm(const GemmArgs&);
 void gemm_int8(const GemmInt8Args&);
 void gemm_grouped(const GemmGroupedArgs&);
-bool tile_attention(const AttentionArgs&);  // false: shape or type not covered
+bool tile_attention(const AttentionArgs&, DType cache);  // bf16 or i8; false: shape or type not covered
 }  // namespace amx
 #endif
 
@@ -56,7 +56,10 @@ const KernelTable* amx_table() {
     mixed.gemm_int8 = amx::gemm_int8;
     mixed.gemm_grouped = amx::gemm_grouped;
     mixed.attention[static_cast<int>(DType::bf16)] = [](const AttentionArgs& args) {
-      if (!amx::tile_attention(args)) avx512_bf16::table.attention[static_cast<int>(DType::bf16)](args);
+      if (!amx::tile_attention(args, DType::bf16)) avx512_bf16::table.attention[static_cast<int>(DType::bf16)](args);
+    };
+    mixed.attention[static_cast<int>(DType::i8)] = [](const AttentionArgs& args) {
+      if (!amx::tile_attention(args, DType::i8)) avx512_bf16::table.attention[static_cast<int>(DType::i8)](args);
     };
     return mixed;
   }();

@@ -12,16 +12,23 @@ template <class Cache>
 struct Block {
   const Cache* keys[kKeys];
   const Cache* values[kKeys];
+  float key_scales[kKeys], value_scales[kKeys];  // of an int8 cache
   long count;
 
   void locate(const AttentionArgs& a, const AttentionItem& item, long key) {
     count = min_of(kKeys, item.key_end - key);
-    const long values_at = a.blocks * a.kv_heads * a.block_size * a.head_dim;
+    const long values_at = a.blocks * a.kv_heads * page_size<Cache>(a);
     const int32_t* table = a.block_tables + item.seq * a.table_stride;
     for (long i = 0; i < count;) {
       const long page = (key + i) / a.block_size, offset = (key + i) % a.block_size;
-      const Cache* row = (const Cache*)a.kv + ((table[page] * a.kv_heads + item.kv_head) * a.block_size + offset) * a.head_dim;
+      const Cache* start = (const Cache*)a.kv + (table[page] * a.kv_heads + item.kv_head) * page_size<Cache>(a);
+      const Cache* row = start + offset * a.head_dim;
       const long run = min_of(a.block_size - offset, count - i);
+      if constexpr (kScaled<Cache>) {
+        const Cache* scales = start + a.block_size * a.head_dim + offset * sizeof(float);
+        memcpy(key_scales + i, scales, run * sizeof(float));
+        memcpy(value_scales + i, scales + values_at, run * sizeof(float));
+      }
       for (long j = 0; j < run; j++, i++, row += a.head_dim) keys[i] = row, values[i] = row + values_at;
     }
   }

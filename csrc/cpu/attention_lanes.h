@@ -51,11 +51,12 @@ struct Product {
 };
 
 template <class Cache>
-MINIVLLM_INLINE void widen_rows(const Cache* const* rows, long count, long head_dim, float* out) {
+MINIVLLM_INLINE void widen_rows(const Cache* const* rows, const float* scales, long count, long head_dim, float* out) {
   for (long j = 0; j < count; j++) {
+    const float scale = kScaled<Cache> ? scales[j] : 1.0f;
     long d = 0;
-    for (; d + kLanes <= head_dim; d += kLanes) store(out + j * head_dim + d, load(rows[j] + d));
-    if (d < head_dim) store_n(out + j * head_dim + d, load_n(rows[j] + d, head_dim - d), head_dim - d);
+    for (; d + kLanes <= head_dim; d += kLanes) store(out + j * head_dim + d, load(rows[j] + d) * scale);
+    if (d < head_dim) store_n(out + j * head_dim + d, load_n(rows[j] + d, head_dim - d) * scale, head_dim - d);
   }
 }
 
@@ -116,8 +117,8 @@ static void attend_lanes(const AttentionArgs& a, const AttentionItem& item, long
   Block<Cache> block;
   for (long key = item.key_begin; key < item.key_end; key += kKeys) {
     block.locate(a, item, key);
-    widen_rows(block.keys, block.count, dim, wide);
-    widen_rows(block.values, block.count, dim, wide + kKeys * dim);
+    widen_rows(block.keys, block.key_scales, block.count, dim, wide);
+    widen_rows(block.values, block.value_scales, block.count, dim, wide + kKeys * dim);
     Product{q, wide, dim, 1, block.count, dim, pitch, nullptr, scores}.run();
     running.update(scores, pitch, key, block.count, needs_mask(a, item, key, block.count), a);
     Product{scores, wide + kKeys * dim, 1, dim, dim, block.count, pitch, running.scale, acc}.run();

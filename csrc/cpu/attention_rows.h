@@ -96,7 +96,9 @@ static void attend_rows(const AttentionArgs& a, const AttentionItem& item, Scrat
       vf highest = splat(top[r]);
       for (long j = 0; j < vectors; j += kLanes) {
         const vf at = lane + (float)j;
-        vf score = cap(load(row + j) * a.scale, a.soft_cap) + slope * (at + (float)(key - position));
+        vf score = load(row + j) * a.scale;
+        if constexpr (kScaled<Cache>) score *= load(block.key_scales + j);
+        score = cap(score, a.soft_cap) + slope * (at + (float)(key - position));
         score = at < from ? splat(kHidden) : score;
         score = at > to ? splat(kHidden) : score;
         highest = vmax(highest, score);
@@ -108,6 +110,7 @@ static void attend_rows(const AttentionArgs& a, const AttentionItem& item, Scrat
         vf weight = vexp(load(row + j) - best);
         weight = lane + (float)j >= (float)block.count ? vf{} : weight;
         total += weight;
+        if constexpr (kScaled<Cache>) weight *= load(block.value_scales + j);
         store(row + j, weight);
       }
       scale[r] = vexp(splat(top[r] - best))[0];

@@ -1,5 +1,5 @@
 // Attention in bf16 on AMX tiles, for whole tiles of head_dim and of a page; otherwise as attention.cpp. Few rows are the matter
-// of attention_decode.h.
+// of attention_decode.h. Of an int8 cache each block of keys and values is first made bf16.
 //
 // Per block of keys, with rows in groups of 16:
 //   scores^T [16 keys x 16 rows] = keys, straight from their page (A), x queries^T, packed once (B)
@@ -12,6 +12,7 @@
 namespace minivllm {
 namespace MINIVLLM_ISA {
 
+template <class Cache>
 class TileAttention {
  public:
   TileAttention(const AttentionArgs& args, const AttentionItem& item, Scratch& scratch)
@@ -21,7 +22,7 @@ class TileAttention {
     const long padded = groups * kGroup;
     // In floats; bf16 buffers take half.
     float* at = scratch.floats(padded * dim / 2 + padded * dim + padded * kTileKeys * 3 / 2 + kTileKeys * dim / 2 +
-                               kGroup * 4 * kGroup + 2 * padded);
+                               kGroup * 4 * kGroup + 2 * padded + (kScaled<Cache> ? kTileKeys * dim : 0));
     queries = (Bf16*)at;
     acc = at += padded * dim / 2;
     scores = at += padded * dim;
@@ -30,6 +31,7 @@ class TileAttention {
     tiles = at += kTileKeys * dim / 2;
     top = at += kGroup * 4 * kGroup;
     sum = at + padded;
+    widened = (Bf16*)(sum + padded);
     memset(acc, 0, padded * dim * sizeof(float));
     memset(weights, 0, padded * kTileKeys * sizeof(Bf16));
     for (long row = 0; row < padded; row++) top[row] = kHidden, sum[row] = 0;
@@ -63,13 +65,30 @@ class TileAttention {
     }
   }
 
-  // First key of every 16; a page holds whole groups.
+  // First key and value of every 16; a page holds whole groups.
   void locate(long key, long count) {
     const int32_t* table = a.block_tables + item.seq * a.table_stride;
     for (long i = 0; i < count; i += kGroup) {
       const long page = (key + i) / a.block_size, offset = (key + i) % a.block_size;
-      keys[i / kGroup] = (const Bf16*)a.kv + ((table[page] * a.kv_heads + item.kv_head) * a.block_size + offset) * dim;
+      const long values_at = a.blocks * a.kv_heads * page_size<Cache>(a);
+      const Cache* start = (const Cache*)a.kv + (table[page] * a.kv_heads + item.kv_head) * page_size<Cache>(a);
+      const Cache* rows = start + offset * dim;
+      if constexpr (kScaled<Cache>) {
+        const Cache* scales = start + a.block_size * dim + offset * sizeof(float);
+        keys[i / kGroup] = widen(rows, (const float*)scales, widened + i * dim);
+        values_from[i / kGroup] = widen(rows + values_at, (const float*)(scales + values_at), widened + (kTileKeys + i) * dim);
+      } else {
+        keys[i / kGroup] = rows;
+        values_from[i / kGroup] = rows + values_at;
+      }
     }
+  }
+
+  const Bf16* widen(const I8* rows, const float* scales, Bf16* to) {
+    for (long i = 0; i < kGroup; i++) {
+      for (long d = 0; d < dim; d += kLanes) store(to + i * dim + d, load(rows + i * dim + d) * scales[i]);
+    }
+    return to;
   }
 
   void multiply_queries(long key_groups) {
@@ -109,10 +128,10 @@ class TileAttention {
   // Pairs of keys interleaved: per 32 keys and 32 dims, 16 pairs x 32 dims in the order of unpack (see finish). Rows that the
   // item does not own are zero, since a weight of zero does not hide a NaN.
   void pack_values(long key, long count) {
-    const long values_at = a.blocks * a.kv_heads * a.block_size * dim, padded = round_up(count, kDepth);
+    const long padded = round_up(count, kDepth);
     for (long i = 0; i < padded; i += 2) {
       const bool first = key + i >= item.key_begin && i < count, second = key + i + 1 >= item.key_begin && i + 1 < count;
-      const Bf16* row = i < count ? keys[i / kGroup] + values_at + i % kGroup * dim : nullptr;
+      const Bf16* row = i < count ? values_from[i / kGroup] + i % kGroup * dim : nullptr;
       Bf16* to = values + i / kDepth * kDepth * dim + i % kDepth / 2 * 64;
       for (long d = 0; d < dim; d += 32, to += kDepth * 32) {
         const __m512i even = first ? _mm512_loadu_si512(row + d) : _mm512_setzero_si512();
@@ -160,18 +179,23 @@ class TileAttention {
   const AttentionItem& item;
   const long dim;
   long rows, groups;
-  Bf16 *queries, *weights, *values;
+  Bf16 *queries, *weights, *values, *widened;
   float *acc, *scores, *tiles, *top, *sum;
-  const Bf16* keys[kTileKeys / kGroup];
+  const Bf16 *keys[kTileKeys / kGroup], *values_from[kTileKeys / kGroup];
 };
 
-bool tile_attention(const AttentionArgs& a) {
-  if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0 || a.alibi_slopes) return false;
+template <class Cache>
+static void attend_tiles(const AttentionArgs& a) {
   run_plan(a, [&](const AttentionItem& item, Scratch& scratch) {
     const long rows = item_rows(a, item);
-    if (rows <= kGroup && rows <= kHeadRows * item.num_kv_heads) return DecodeAttention(a, item, scratch).run();
-    TileAttention(a, item, scratch).run();
+    if (rows <= kGroup && rows <= kHeadRows * item.num_kv_heads) return DecodeAttention<Cache>(a, item, scratch).run();
+    TileAttention<Cache>(a, item, scratch).run();
   });
+}
+
+bool tile_attention(const AttentionArgs& a, DType cache) {
+  if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0 || a.alibi_slopes) return false;
+  cache == DType::i8 ? attend_tiles<I8>(a) : attend_tiles<Bf16>(a);
   return true;
 }
 

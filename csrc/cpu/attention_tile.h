@@ -11,11 +11,11 @@ constexpr long kTileKeys = 128;  // keys per block
 constexpr long kGroup = 16;      // rows of a tile
 constexpr long kGroupsAtOnce = 4;
 
-// Every tile is 16 rows of 64 bytes. 0 to 3: results; 4: A; 5: B.
+// Every tile is 16 rows of 64 bytes. 0 to 3: results; 4: A; 5 and 6: B.
 struct alignas(64) FullTiles {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16};
 };
 
 // to[c * pitch + r] = from[r * 16 + c]

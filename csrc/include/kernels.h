@@ -5,7 +5,8 @@
 
 namespace minivllm {
 
-enum class DType : int { f32 = 0, bf16 = 1, f16 = 2 };
+// i8 is a type of the KV cache only.
+enum class DType : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3 };
 
 // A token's rows follow each other; `out` is dense, and so is `x` if there is a residual.
 struct NormArgs {
@@ -60,7 +61,7 @@ struct ScaleAddArgs {
 struct KvWriteArgs {
   const void *k, *v;         // [tokens, kv_heads, head_dim]
   long k_stride, v_stride;   // elements between tokens
-  void* kv;                  // [2, blocks, kv_heads, block_size, head_dim]
+  void* kv;                  // [2, blocks, kv_heads, block_size, head_dim]; int8: see PagesOf in simd.h
   const int64_t* slots;      // [tokens], negative = skip
   long tokens, blocks, kv_heads, block_size, head_dim;
 };
@@ -84,7 +85,7 @@ struct AttentionMerge {
 struct AttentionArgs {
   DType dtype;     // of q and out
   const void* q;  // [tokens, heads, head_dim], tokens q_stride elements apart
-  const void* kv;  // [2, blocks, kv_heads, block_size, head_dim]
+  const void* kv;  // as in KvWriteArgs
   void* out;       // [tokens, heads, head_dim]
   const int32_t* block_tables;  // [seqs, blocks of a sequence], rows table_stride apart
   const int32_t* query_start;   // [seqs + 1]
@@ -176,8 +177,8 @@ struct KernelTable {
   void (*gate[3])(const GateArgs&);
   void (*act[3])(const ActArgs&);
   void (*scale_add[3])(const ScaleAddArgs&);
-  void (*kv_write[3][3])(const KvWriteArgs&);    // [activations][cache]
-  void (*attention[3])(const AttentionArgs&);    // [cache]
+  void (*kv_write[3][4])(const KvWriteArgs&);    // [activations][cache]
+  void (*attention[4])(const AttentionArgs&);    // [cache]
   void (*choose[3])(const ChooseArgs&);          // [logits]
   void (*logprobs[3])(const LogprobArgs&);       // [logits]
   void (*gemm[3])(const GemmArgs&);

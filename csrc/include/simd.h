@@ -27,6 +27,7 @@ typedef float vf __attribute__((vector_size(kLanes * 4)));
 typedef int32_t vi __attribute__((vector_size(kLanes * 4)));
 typedef uint32_t vu __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t vh __attribute__((vector_size(kLanes * 2)));
+typedef int8_t vb __attribute__((vector_size(kLanes)));
 
 struct Bf16 {
   uint16_t bits;
@@ -34,6 +35,28 @@ struct Bf16 {
 struct F16 {
   uint16_t bits;
 };
+struct I8 {
+  int8_t bits;
+};
+
+// How the KV cache lies in memory: for each block and KV head a page of block_size rows, all keys before all values. In int8 the
+// rows of a page are followed by its fp32 scales, one for each.
+template <class Cache>
+struct PagesOf {
+  static constexpr long kScaleBytes = 0;
+};
+template <>
+struct PagesOf<I8> {
+  static constexpr long kScaleBytes = sizeof(float);
+};
+template <class Cache>
+constexpr bool kScaled = PagesOf<Cache>::kScaleBytes > 0;
+
+// Elements of a page.
+template <class Cache, class Args>
+static inline __attribute__((always_inline)) long page_size(const Args& a) {
+  return a.block_size * (a.head_dim + PagesOf<Cache>::kScaleBytes);
+}
 
 MINIVLLM_INLINE long min_of(long a, long b) { return a < b ? a : b; }
 MINIVLLM_INLINE long max_of(long a, long b) { return a > b ? a : b; }
@@ -109,6 +132,28 @@ MINIVLLM_INLINE vf load(const F16* p) {
   for (int i = 0; i < kLanes; i++) v[i] = half_to_float(p[i].bits);
   return v;
 #endif
+}
+
+MINIVLLM_INLINE vf load(const I8* p) {
+#if defined(__AVX512F__)
+  return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(__AVX2__)
+  return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+  return __builtin_convertvector(load_bits<vb>(p), vf);
+#endif
+}
+
+// v rounded to whole numbers, which must fit.
+MINIVLLM_INLINE void store(I8* p, vf v) {
+#if defined(__AVX512F__)
+  const __m128i whole = _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)v));
+#elif defined(__AVX2__)
+  const vb whole = __builtin_convertvector((vi)_mm256_cvtps_epi32((__m256)v), vb);
+#else
+  const vb whole = __builtin_convertvector((vi)(v + 12582912.0f), vb);  // 1.5 * 2^23: the number is in the low bits
+#endif
+  memcpy(p, &whole, sizeof whole);
 }
 
 // Bits of v rounded to bf16 (nearest even, NaN stays NaN), in the upper half of each lane.

@@ -1,6 +1,6 @@
 """`KVPool`: the memory of the paged KV cache, one tensor per layer.
 
-layer: [2, num_blocks, num_kv_heads, block_size, head_dim]      0 = keys, 1 = values
+layer: [2, num_blocks, num_kv_heads, block_size, head_dim]      0 = keys, 1 = values; int8: see kernels/kv_pages
 """
 
 import math
@@ -29,11 +29,11 @@ class KVPool:
         self.layers: list[Tensor] = []
 
     def spec(self, sliding_window: int | None) -> KVSpec:
-        per_layer = math.prod(self._backend.kv_shape(1, self._block_size)) * self._dtype.itemsize
+        per_layer = math.prod(self._backend.kv_shape(1, self._block_size, self._dtype)) * self._dtype.itemsize
         return KVSpec(self._block_size, per_layer * self._num_layers, sliding_window)
 
     def allocate(self, num_blocks: int) -> None:
-        shape = self._backend.kv_shape(num_blocks, self._block_size)
+        shape = self._backend.kv_shape(num_blocks, self._block_size, self._dtype)
         try:
             memory = torch.empty((self._num_layers, *shape), dtype=self._dtype, device=self._device)
         except RuntimeError as e:

@@ -124,11 +124,13 @@ def test_shutdown_and_context(llm, core):
     assert core.down
 
 
-def test_real_core(tmp_path, tokenizer):
+@pytest.mark.parametrize("kv_cache_dtype", ["auto", "int8"])
+def test_real_core(tmp_path, tokenizer, kv_cache_dtype):
     """A tiny random model: a pool so small that requests are preempted changes nothing, nor does the prefix cache."""
     from minivllm import LLM
 
     options = {"load_format": "dummy", "dtype": "float32", "cpu_threads": 1, "block_size": 4, "max_model_len": 64, "seed": 0}
+    options["kv_cache_dtype"] = kv_cache_dtype
     prompts = [[i, *range(100, 112)] for i in range(40, 46)]
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True, logprobs=1)
     answers = []

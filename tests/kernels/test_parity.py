@@ -14,6 +14,8 @@ from torch import Tensor
 
 from minivllm.kernels import OPS, extension_error, ops_for
 from minivllm.kernels import reference as reference_package
+from minivllm.kernels.kv_pages import row_width
+from minivllm.kernels.reference.kv_write import write_kv
 
 pytestmark = pytest.mark.skipif(extension_error() is not None, reason="the extension minivllm._cpu is not built")
 
@@ -30,7 +32,7 @@ def randn(*shape: int, dtype: torch.dtype) -> Tensor:
 
 
 def poisoned(*shape: int, dtype: torch.dtype) -> Tensor:
-    return torch.full(shape, torch.nan, dtype=dtype)
+    return torch.full(shape, -1 if dtype == torch.int8 else torch.nan, dtype=dtype)  # four bytes of -1 are a NaN
 
 
 # ---- norm
@@ -151,7 +153,7 @@ def add_cases(dtype: torch.dtype) -> Iterator[Case]:
 
 def write_kv_cases(dtype: torch.dtype) -> Iterator[Case]:
     shapes = ((0, 3, 16, 64), (1, 1, 1, 16), (50, 3, 16, 64), (9, 2, 7, 33))
-    for (tokens, kv_heads, block_size, head_dim), cache in itertools.product(shapes, FLOATS):
+    for (tokens, kv_heads, block_size, head_dim), cache in itertools.product(shapes, (*FLOATS, torch.int8)):
         packed = randn(tokens, 2 * kv_heads + 1, head_dim, dtype=dtype)
         num_blocks = 1 + 3 * tokens // block_size
         slots = torch.randperm(num_blocks * block_size)[:tokens]
@@ -161,7 +163,7 @@ def write_kv_cases(dtype: torch.dtype) -> Iterator[Case]:
             kv_write: ModuleType,
             packed: Tensor = packed,
             slots: Tensor = slots,
-            shape: tuple[int, ...] = (2, num_blocks, kv_heads, block_size, head_dim),
+            shape: tuple[int, ...] = (2, num_blocks, kv_heads, block_size, row_width(head_dim, cache)),
             cache: torch.dtype = cache,
         ) -> tuple[Tensor, ...]:
             kv = poisoned(*shape, dtype=cache)
@@ -194,15 +196,17 @@ def paged_case(
     """Sequences in shuffled blocks of a pool; every cache row and table entry that no query may see is poison."""
     lengths = torch.tensor(contexts, dtype=torch.int32)
     needed = [-(-context // block_size) for context in contexts]
-    kv = poisoned(2, sum(needed) + 3, kv_heads, block_size, head_dim, dtype=cache or dtype)
+    cache = cache or dtype
+    kv = poisoned(2, sum(needed) + 3, kv_heads, block_size, row_width(head_dim, cache), dtype=cache)
     free = torch.randperm(kv.shape[1]).tolist()
     tables = torch.full((len(contexts), max(needed, default=0) + 2), 2**30, dtype=torch.int32)
     for seq, context in enumerate(contexts):
         oldest = max(0, context - queries[seq] - window + 1) if window else 0
-        for position in range(oldest, context):
-            if position == oldest or position % block_size == 0:
-                tables[seq, position // block_size] = free.pop()
-            kv[:, tables[seq, position // block_size], :, position % block_size] = randn(2, kv_heads, head_dim, dtype=kv.dtype)
+        positions = torch.arange(oldest, context)
+        for block in (positions // block_size).unique():
+            tables[seq, block] = free.pop()
+        slots = tables[seq, positions // block_size].long() * block_size + positions % block_size
+        write_kv(*torch.randn(2, len(positions), kv_heads, head_dim), kv, slots)
     start = torch.tensor([0, *itertools.accumulate(queries)], dtype=torch.int32)
     packed = randn(int(start[-1]), heads + 2 if strided else heads, head_dim, dtype=dtype)
     scale = head_dim**-0.5
@@ -222,27 +226,36 @@ def paged_case(
 
 
 def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
-    yield paged_case([], [], dtype=dtype)
-    yield paged_case([1], [1], dtype=dtype)
-    yield paged_case([1, 1, 1], [1, 17, 600], dtype=dtype)
-    yield paged_case([40], [40], dtype=dtype)
-    yield paged_case([40, 1, 2, 1], [90, 30, 2, 1500], dtype=dtype, sinks=True)
-    yield paged_case([40, 1, 2, 1], [90, 30, 2, 1500], dtype=dtype, slopes=True)
-    yield paged_case([40, 1], [90, 30], dtype=dtype, heads=4, kv_heads=4, head_dim=20, window=9, sinks=True, slopes=True)
-    yield paged_case([70, 1, 5, 0, 33], [150, 90, 5, 20, 33], dtype=dtype, strided=True)
-    yield paged_case([2, 1], [1300, 40], dtype=dtype, heads=2, kv_heads=2)
-    for heads, kv_heads in ((1, 1), (2, 1), (4, 1), (5, 1), (12, 2), (14, 2), (8, 1), (16, 1), (71, 1)):
-        yield paged_case([1, 3], [33, 21], dtype=dtype, heads=heads, kv_heads=kv_heads)
-    for block_size in (1, 5, 32, 128):
-        yield paged_case([3, 1], [70, 130], dtype=dtype, block_size=block_size)
-    for head_dim in (16, 40, 80, 100, 128, 256):
-        yield paged_case([20, 1], [75, 66], dtype=dtype, heads=4, kv_heads=2, head_dim=head_dim)
-    for window in (1, 7, 64, 100):
-        yield paged_case([30, 1, 2, 1], [130, 200, 90, 5], dtype=dtype, window=window)
-    yield paged_case([30, 1, 2], [130, 200, 90], dtype=dtype, soft_cap=2.0)
+    yield from paged_shapes(dtype)
+    yield from paged_shapes(dtype, cache=torch.int8)
     for cache in FLOATS:
         yield paged_case([30, 1], [130, 200], dtype=dtype, cache=cache)
     yield paged_case([30, 1], [130, 200], dtype=dtype, slopes=True, sinks=True, scales=(0.5, 2.0))
+
+
+def paged_shapes(dtype: torch.dtype, **kept: torch.dtype) -> Iterator[Case]:
+    yield paged_case([], [], dtype=dtype, **kept)
+    yield paged_case([1], [1], dtype=dtype, **kept)
+    yield paged_case([1, 1, 1], [1, 17, 600], dtype=dtype, **kept)
+    yield paged_case([40], [40], dtype=dtype, **kept)
+    yield paged_case([40, 1, 2, 1], [90, 30, 2, 1500], dtype=dtype, **kept, sinks=True)
+    yield paged_case([40, 1, 2, 1], [90, 30, 2, 1500], dtype=dtype, **kept, slopes=True)
+    yield paged_case(
+        [40, 1], [90, 30], dtype=dtype, **kept, heads=4, kv_heads=4, head_dim=20, window=9, sinks=True, slopes=True
+    )
+    yield paged_case([70, 1, 5, 0, 33], [150, 90, 5, 20, 33], dtype=dtype, **kept, strided=True)
+    yield paged_case([2, 1], [1300, 40], dtype=dtype, **kept, heads=2, kv_heads=2)
+    for heads, kv_heads in ((1, 1), (2, 1), (4, 1), (5, 1), (12, 2), (14, 2), (8, 1), (16, 1), (71, 1)):
+        yield paged_case([1, 3], [33, 21], dtype=dtype, **kept, heads=heads, kv_heads=kv_heads)
+    for block_size in (1, 5, 32, 128):
+        yield paged_case([3, 1], [70, 130], dtype=dtype, **kept, block_size=block_size)
+    for head_dim in (16, 40, 80, 100, 128, 256):
+        yield paged_case([20, 1], [75, 66], dtype=dtype, **kept, heads=4, kv_heads=2, head_dim=head_dim)
+    for window in (1, 7, 64, 100):
+        yield paged_case([30, 1, 2, 1], [130, 200, 90, 5], dtype=dtype, **kept, window=window)
+    yield paged_case([30, 1, 2], [130, 200, 90], dtype=dtype, **kept, soft_cap=2.0)
+    yield paged_case([1] * 9, [1, 2, 15, 16, 17, 31, 129, 257, 300], dtype=dtype, **kept)  # KV heads together
+    yield paged_case([1] * 9, [100] * 9, dtype=dtype, **kept, heads=16, kv_heads=4, head_dim=96, window=60)
 
 
 # ---- linear

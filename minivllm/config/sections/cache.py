@@ -25,6 +25,6 @@ class CacheConfig:
         None, "Number of blocks in the KV cache, whatever the memory.", low=1, metavar="N"
     )
     kv_cache_dtype: str = option(
-        "auto", "Number type in the KV cache; auto: --dtype.", choices=("auto", "float32", "bfloat16", "float16"),
-        aliases={"float": "float32", "half": "float16"},
+        "auto", "Number type in the KV cache; auto: --dtype. int8 keeps a scale for every token and KV head, on a CPU.",
+        choices=("auto", "float32", "bfloat16", "float16", "int8"), aliases={"float": "float32", "half": "float16"},
     )  # fmt: skip

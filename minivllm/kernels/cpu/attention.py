@@ -5,7 +5,8 @@ from torch import Tensor
 
 from minivllm import _cpu
 from minivllm.kernels.cpu.recording import call
-from minivllm.kernels.cpu.tensors import DTYPES, has_dense_rows, output
+from minivllm.kernels.cpu.tensors import CACHE_DTYPES, DTYPES, has_dense_rows, output
+from minivllm.kernels.kv_pages import cache_shape
 from minivllm.kernels.reference import attention as reference
 
 
@@ -26,7 +27,7 @@ def paged_attention(
     v_scale: float = 1.0,
 ) -> Tensor:
     """See reference.attention."""
-    dense = q.dtype in DTYPES and kv.dtype in DTYPES and has_dense_rows(q) and kv.is_contiguous()
+    dense = q.dtype in DTYPES and kv.dtype in CACHE_DTYPES and has_dense_rows(q) and kv.is_contiguous()
     by_head = [vector for vector in (sinks, alibi_slopes) if vector is not None]
     plain = k_scale == v_scale == 1.0 and all(vector.dtype == torch.float32 and vector.is_contiguous() for vector in by_head)
     if not (dense and plain):
@@ -34,7 +35,7 @@ def paged_attention(
             q, kv, block_tables, query_start, context_lens, scale, out, sliding_window=sliding_window, soft_cap=soft_cap,
             alibi_slopes=alibi_slopes, sinks=sinks, k_scale=k_scale, v_scale=v_scale,
         )  # fmt: skip
-    _, num_blocks, num_kv_heads, block_size, head_dim = kv.shape
+    num_blocks, num_kv_heads, block_size, head_dim = cache_shape(kv)
     num_heads = q.shape[1]
     num_seqs = context_lens.shape[0]
     if any(vector.shape != (num_heads,) for vector in by_head):
@@ -48,7 +49,7 @@ def paged_attention(
             raise TypeError(f"{name} must be int32, got {tensor.dtype}")
     out = output(out, q, q.shape)
     call(
-        _cpu.attention, num_seqs, DTYPES[q.dtype], DTYPES[kv.dtype], q, kv, out, block_tables, query_start, context_lens,
+        _cpu.attention, num_seqs, DTYPES[q.dtype], CACHE_DTYPES[kv.dtype], q, kv, out, block_tables, query_start, context_lens,
         q.stride(0), block_tables.stride(0), num_blocks, num_heads, num_kv_heads, block_size, head_dim, scale, soft_cap,
         sliding_window, sinks, alibi_slopes,
     )  # fmt: skip

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from minivllm.kernels.kv_pages import as_floats
+
 # Queries of one sequence are handled in tiles, so that the score matrix stays small for long prompts.
 _QUERY_TILE = 256
 
@@ -25,12 +27,12 @@ def paged_attention(
 ) -> Tensor:
     """Attend each query token to the keys of its sequence up to its own position.
 
-    q: [num_tokens, num_heads, head_dim]; kv: [2, num_blocks, num_kv_heads, block_size, head_dim];
-    block_tables: int32 [num_seqs, max_blocks]; query_start: int32 [num_seqs + 1]; context_lens: int32 [num_seqs], keys
-    including this step's. Query i of a sequence sits at position context_len - query_len + i. With a sliding window W it
-    sees keys in (position - W, position]; with a soft cap c scores become c * tanh(score / c). alibi_slopes: fp32
-    [num_heads], slope * (key's position - query's) is added to scores (Press et al. 2021); sinks: [num_heads], a further
-    score that takes weight and has no value (Xiao et al. 2023). The cache holds keys / k_scale and values / v_scale.
+    q: [num_tokens, num_heads, head_dim]; kv: see kernels.kv_pages; block_tables: int32 [num_seqs, max_blocks];
+    query_start: int32 [num_seqs + 1]; context_lens: int32 [num_seqs], keys including this step's. Query i of a sequence sits at
+    position context_len - query_len + i. With a sliding window W it sees keys in (position - W, position]; with a soft cap c
+    scores become c * tanh(score / c). alibi_slopes: fp32 [num_heads], slope * (key's position - query's) is added to scores
+    (Press et al. 2021); sinks: [num_heads], a further score that takes weight and has no value (Xiao et al. 2023). The cache
+    holds keys / k_scale and values / v_scale.
     Only table entries and cache rows of visible keys are read.
     """
     out = torch.empty_like(q) if out is None else out
@@ -57,8 +59,8 @@ def _gather(kv: Tensor, table: Tensor, low: int, high: int) -> tuple[Tensor, Ten
     first = low // block_size
     blocks = table[first : -(-high // block_size)].long()
     offset = low - first * block_size
-    pages = kv[:, blocks].transpose(1, 2).flatten(2, 3)  # [2, num_kv_heads, keys of whole blocks, head_dim]
-    keys, values = pages[:, :, offset : offset + high - low].float()
+    pages = as_floats(kv[:, blocks]).transpose(1, 2).flatten(2, 3)  # [2, num_kv_heads, keys of whole blocks, head_dim]
+    keys, values = pages[:, :, offset : offset + high - low]
     return keys, values
 
 

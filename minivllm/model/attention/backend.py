@@ -36,8 +36,8 @@ class AttentionBackend(ABC):
         """Why this back end cannot serve the model; None if it can."""
 
     @abstractmethod
-    def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
-        """Shape of the cache of one layer; its second dimension is the block."""
+    def kv_shape(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> tuple[int, ...]:
+        """Shape of the cache of one layer, kept in `dtype`; its second dimension is the block."""
 
     @abstractmethod
     def prepare(self, metadata: AttentionMetadata) -> AttentionMetadata:

@@ -37,7 +37,7 @@ class BidirectionalBackend(AttentionBackend):
     def refusal(spec: ModelSpec, dtype: torch.dtype, kv_dtype: torch.dtype, device: str) -> str | None:
         return "it is for encoders" if spec.encoder is None else None
 
-    def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
+    def kv_shape(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> tuple[int, ...]:
         return 2, num_blocks, 0, block_size, 0
 
     def prepare(self, metadata: AttentionMetadata) -> BidirectionalMetadata:

@@ -7,7 +7,7 @@ from minivllm.config.model_spec import ModelSpec
 from minivllm.kernels import Ops
 from minivllm.model.attention.backend import AttentionForm
 from minivllm.model.attention.metadata import AttentionMetadata
-from minivllm.model.attention.paged import PagedBackend
+from minivllm.model.attention.paged import KV_DTYPES, PagedBackend
 
 
 class LatentBackend(PagedBackend):
@@ -26,9 +26,9 @@ class LatentBackend(PagedBackend):
             return "the model has keys and values"
         if device.startswith("cuda"):
             return "there is no kernel for a GPU yet that takes vectors of this size"
-        return PagedBackend.refusal_of_type(kv_dtype)
+        return None if kv_dtype in KV_DTYPES else f"it keeps no {str(kv_dtype).removeprefix('torch.')} cache"
 
-    def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
+    def kv_shape(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> tuple[int, ...]:
         return 1, num_blocks, 1, block_size, self._width
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, metadata: AttentionMetadata, form: AttentionForm) -> Tensor:

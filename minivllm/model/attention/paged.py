@@ -5,11 +5,12 @@ from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
 from minivllm.kernels import Ops
+from minivllm.kernels.kv_pages import row_width
 from minivllm.model.attention.backend import AttentionBackend, AttentionForm
 from minivllm.model.attention.metadata import AttentionMetadata
 
 MAX_GPU_HEAD_DIM = 256
-KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # int8 beside them, where there are kernels for it
 
 
 class PagedBackend(AttentionBackend):
@@ -29,14 +30,12 @@ class PagedBackend(AttentionBackend):
             return "it looks back only, and the model both ways"
         if device.startswith("cuda") and spec.head_dim > MAX_GPU_HEAD_DIM:
             return f"heads of {spec.head_dim} elements do not fit into a GPU's shared memory"
-        return PagedBackend.refusal_of_type(kv_dtype)
-
-    @staticmethod
-    def refusal_of_type(kv_dtype: torch.dtype) -> str | None:
+        if kv_dtype == torch.int8:
+            return None if device == "cpu" else "it keeps an int8 cache on a CPU only"
         return None if kv_dtype in KV_DTYPES else f"it keeps no {kv_dtype} cache"
 
-    def kv_shape(self, num_blocks: int, block_size: int) -> tuple[int, ...]:
-        return 2, num_blocks, self._num_kv_heads, block_size, self._head_dim
+    def kv_shape(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> tuple[int, ...]:
+        return 2, num_blocks, self._num_kv_heads, block_size, row_width(self._head_dim, dtype)
 
     def prepare(self, metadata: AttentionMetadata) -> AttentionMetadata:
         return metadata
