@@ -49,6 +49,7 @@ class FakeTokenizer:
     def __init__(self) -> None:
         self.words: list[str] = ["<|end|>"]
         self.chat_template: str | None = TEMPLATE
+        self.chat_templates: dict[str, str] = {}
         self.template_tokens = {"eos_token": "<|end|>"}
         self.special_ids = frozenset({0})
         self.eos_token_id = 0

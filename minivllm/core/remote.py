@@ -57,10 +57,10 @@ def check_health(core: "EngineCore") -> bool:
 
 @remote
 def set_tokenizer(
-    core: "EngineCore", tokenizer: str, eos_token_ids: list[int], special_ids: dict[str, int], vocab_size: int
+    core: "EngineCore", tokenizer: str, eos_token_ids: list[int], added_ids: dict[str, int], vocab_size: int
 ) -> bool:
     """What grammars need to know of the tokenizer; see `GrammarManager`."""
-    core.grammars.set_tokenizer(tokenizer, eos_token_ids, special_ids, vocab_size)
+    core.grammars.set_tokenizer(tokenizer, eos_token_ids, added_ids, vocab_size)
     return True
 
 

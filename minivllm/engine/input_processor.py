@@ -65,8 +65,8 @@ class InputProcessor:
     def grammar_facts(self) -> tuple[str, list[int], dict[str, int], int]:
         """What the core must know of the tokenizer before its first grammar: arguments of its `set_tokenizer`."""
         tokenizer = self._tokenizer
-        special_ids = {tokenizer.added_tokens[index]: index for index in tokenizer.special_ids}
-        return tokenizer.to_json(), self._eos_token_ids, special_ids, tokenizer.size
+        added_ids = {text: index for index, text in tokenizer.added_tokens.items()}
+        return tokenizer.to_json(), self._eos_token_ids, added_ids, tokenizer.size
 
     def tokenize_for_pooling(self, prompt: Prompt, params: PoolingParams) -> TokenizedPrompt:
         """Likewise for `process_pooling`. A text is cut here, inside of its special tokens; ids are cut as they stand."""

@@ -110,3 +110,12 @@ def test_real_tokenizer(smollm2):
     ids = [1, *tokenizer.encode(text), 2]
     assert "".join(pieces(tokenizer, ids)) == text
     assert "".join(pieces(tokenizer, ids, skip=False)) == f"<|im_start|>{text}<|im_end|>"
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma"])
+def test_special_tokens_may_be_shown_one_by_one(tokenizer_of, kind):
+    tokenizer = tokenizer_of(kind)
+    shown, hidden = sorted(tokenizer.special_ids)[:2]
+    ids = [hidden, plain_token(tokenizer), shown, hidden, plain_token(tokenizer)]
+    wanted = tokenizer.decode([index for index in ids if index != hidden])
+    assert "".join(pieces(tokenizer, ids, prompt=[plain_token(tokenizer)], shown_special_ids=[shown])).strip() == wanted.strip()

@@ -40,12 +40,13 @@ class GuidanceGrammar:
 
 
 class GuidanceCompiler:
-    def __init__(self, tokenizer: str, eos_token_ids: list[int], special_ids: dict[str, int], vocab_size: int):
+    def __init__(self, tokenizer: str, eos_token_ids: list[int], added_ids: dict[str, int], vocab_size: int):
         """`tokenizer`: the text of a tokenizer.json. ValueError if the library cannot read it."""
         # Without an end token a text ends where its grammar does: the id beyond the vocabulary is never chosen.
         end_ids = eos_token_ids or [vocab_size]
         self._tokenizer = LLTokenizer(tokenizer, n_vocab=vocab_size + (not eos_token_ids), eos_token=end_ids)
-        self.special_ids = special_ids
+        # For the library, added tokens in angle brackets are no text either, whatever the tokenizer says of them.
+        self.special_ids = {text: token for text, token in added_ids.items() if self._tokenizer.is_special_token(token)}
         mask = bytearray(b"\xff" * len(self.compile('start: "a"').bitmask()))
         for token in end_ids:
             mask[token // 8] &= ~(1 << token % 8)

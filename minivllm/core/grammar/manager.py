@@ -29,10 +29,10 @@ class GrammarManager:
         self._threads = ThreadPoolExecutor(_THREADS, "minivllm-grammar")
         self._sandboxes: queue.SimpleQueue[Sandbox] = queue.SimpleQueue()
 
-    def set_tokenizer(self, tokenizer: str, eos_token_ids: list[int], special_ids: dict[str, int], vocab_size: int) -> None:
-        """Needed once, before the first grammar. `tokenizer`: the text of a tokenizer.json; `special_ids`: by their text."""
+    def set_tokenizer(self, tokenizer: str, eos_token_ids: list[int], added_ids: dict[str, int], vocab_size: int) -> None:
+        """Needed once, before the first grammar. `tokenizer`: the text of a tokenizer.json; `added_ids`: its added tokens."""
         if self._compiler is None:
-            self._compiler = self._threads.submit(self._make_compiler, tokenizer, eos_token_ids, special_ids, vocab_size)
+            self._compiler = self._threads.submit(self._make_compiler, tokenizer, eos_token_ids, added_ids, vocab_size)
 
     def compile(self, params: StructuredOutputsParams) -> "Future[Grammar]":
         """The grammar of a text's beginning, to be copied. Its ValueError is the user's to mend."""
@@ -60,7 +60,7 @@ class GrammarManager:
             self._sandboxes.get().close()
 
     def _make_compiler(
-        self, tokenizer: str, eos_token_ids: list[int], special_ids: dict[str, int], vocab_size: int
+        self, tokenizer: str, eos_token_ids: list[int], added_ids: dict[str, int], vocab_size: int
     ) -> "Compiler":
         from minivllm.core.grammar.guidance import GuidanceCompiler
         from minivllm.core.grammar.sandbox import Sandbox
@@ -68,7 +68,7 @@ class GrammarManager:
         for _ in range(_THREADS):
             self._sandboxes.put(Sandbox())
         try:
-            return GuidanceCompiler(tokenizer, eos_token_ids, special_ids, vocab_size)
+            return GuidanceCompiler(tokenizer, eos_token_ids, added_ids, vocab_size)
         except ValueError as error:
             raise ValueError(f"it is not supported with this model's tokenizer ({error})") from error
 

@@ -12,9 +12,10 @@ from minivllm.entrypoints.chat.prompt import encode
 from minivllm.entrypoints.chat.request import ChatRequest
 from minivllm.entrypoints.http.dependencies import JSONRoute, app_state
 from minivllm.entrypoints.openai import sampling_codec as sampling
-from minivllm.entrypoints.openai.chat_schema import ChatMessage
+from minivllm.entrypoints.openai.chat_schema import ChatMessage, ToolDefinition
 from minivllm.entrypoints.openai.reply import json_response
 from minivllm.entrypoints.openai.shared_schema import ERRORS, Bool, TokenIds
+from minivllm.entrypoints.openai.tools_codec import decode_tools
 from minivllm.errors import ClientError
 from minivllm.messages.sampling_params import SamplingParams
 
@@ -28,7 +29,7 @@ class TemplateRequest(BaseModel):
     messages: list[ChatMessage]
     add_generation_prompt: Bool | None = None
     continue_final_message: Bool | None = None
-    tools: list[dict[str, Any]] | None = None
+    tools: list[ToolDefinition] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
 
@@ -110,7 +111,7 @@ def _chat_request(body: TemplateRequest, messages: list[ChatMessage]) -> ChatReq
     return ChatRequest(
         messages=[message.model_dump(exclude_unset=True) for message in messages],
         sampling_params=SamplingParams(),
-        tools=body.tools or None,
+        tools=[tool.for_template() for tool in decode_tools(body.tools)] or None,
         add_generation_prompt=not continue_final if body.add_generation_prompt is None else body.add_generation_prompt,
         continue_final_message=continue_final,
         template_kwargs=body.chat_template_kwargs or {},

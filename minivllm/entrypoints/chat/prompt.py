@@ -7,10 +7,12 @@ from typing import Any
 import msgspec
 
 from minivllm.entrypoints.chat.request import ChatRequest
+from minivllm.entrypoints.chat.tool_prompt import without_tools
 from minivllm.errors import ClientError
 from minivllm.messages.prompt import TokensPrompt
 from minivllm.text.chat_template import ChatTemplate
 from minivllm.text.fill_in_middle import FillInMiddle, fill_in_middle
+from minivllm.text.parsers.format import Layout
 from minivllm.text.tokenizer import Tokenizer
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -37,16 +39,23 @@ def filler(tokenizer: Tokenizer, param: str) -> FillInMiddle:
 
 
 class ChatPrompts:
-    """Renders requests with the model's chat template."""
+    """Renders requests with the model's chat template, or with `tool_template` if tools are given and there is one.
 
-    def __init__(self, tokenizer: Tokenizer, template_source: str | None):
-        self.template_source = template_source
+    `layout`: how calls are written, for a template that knows nothing of tools.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, template: str | None, tool_template: str | None = None, layout: Layout | None = None
+    ):
         self._tokenizer = tokenizer
-        self._template = ChatTemplate(template_source, tokenizer.template_tokens) if template_source else None
+        self._template = ChatTemplate(template, tokenizer.template_tokens) if template else None
+        self._tool_template = ChatTemplate(tool_template, tokenizer.template_tokens) if tool_template else self._template
+        self._layout = layout
 
     async def render(self, request: ChatRequest) -> TokensPrompt:
         """Raises `ClientError` for messages that cannot be rendered; `param` names the part."""
-        if self._template is None:
+        template = self._tool_template if request.tools else self._template
+        if template is None:
             raise ClientError(
                 "This model has no chat template. Use /v1/completions, or start the server with --chat-template.",
                 param="messages",
@@ -57,9 +66,13 @@ class ChatPrompts:
                 f"chat_template_kwargs cannot hold {', '.join(sorted(reserved))}: use the field of that name.",
                 param="chat_template_kwargs",
             )
-        text = self._template.render(
-            [_message(message, f"messages[{index}]") for index, message in enumerate(request.messages)],
-            tools=request.tools,
+        messages = [_message(message, f"messages[{index}]") for index, message in enumerate(request.messages)]
+        tools = request.tools
+        if self._layout is not None and "tools" not in template.source:
+            messages, tools = without_tools(messages, tools, self._layout, template.source), None
+        text = template.render(
+            messages,
+            tools=tools,
             add_generation_prompt=request.add_generation_prompt,
             continue_final_message=request.continue_final_message,
             **request.template_kwargs,

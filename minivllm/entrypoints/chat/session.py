@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from minivllm.entrypoints.chat.grammar import constrain
 from minivllm.entrypoints.chat.prompt import ChatPrompts, encode
 from minivllm.entrypoints.chat.request import ChatRequest
+from minivllm.entrypoints.chat.tool_choice import ToolUse
 from minivllm.errors import ClientError, ServerError
 from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
 from minivllm.messages.prompt import TokensPrompt
 from minivllm.messages.sampling_params import SamplingParams
+from minivllm.messages.structured_outputs import StructuredOutputsParams
 from minivllm.text.parsers.events import ChatEvent, Finish, ReasoningDelta, TextDelta
 from minivllm.text.parsers.parser import OutputParser
 from minivllm.text.parsers.registry import Dialect
@@ -38,9 +41,7 @@ class ChatSessions:
     async def open(self, request: ChatRequest, request_id: str) -> "ChatSession":
         """Refusals are raised here or before the first event of the session."""
         params, use = request.sampling_params, request.tool_use
-        if use is not None and use.required:
-            raise ClientError('Only `tool_choice` "auto" and "none" are supported.', param="tool_choice")
-        if use is not None and not self._auto_tool_choice:
+        if use is not None and not use.required and not self._auto_tool_choice:
             raise ClientError('"auto" tool choice requires --enable-auto-tool-choice to be set', param="tool_choice")
         self._engine.check_admission(params.n)
         prompt = await self._prompts.render(request)
@@ -55,9 +56,11 @@ class ChatSessions:
                 show_special=not params.skip_special_tokens,
             )
 
-        shown = self.dialect.mark_ids(with_calls=use is not None)
-        if shown and params.skip_special_tokens:
-            params = msgspec.structs.replace(params, shown_special_ids=shown)
+        params = msgspec.structs.replace(
+            params,
+            shown_special_ids=self.dialect.mark_ids(with_calls=use is not None) if params.skip_special_tokens else [],
+            structured_outputs=self._constrain(use, params.structured_outputs, text),
+        )
         return ChatSession(
             self._engine,
             prompt,
@@ -68,6 +71,24 @@ class ChatSessions:
             make_parser,
             request.include_reasoning,
         )
+
+    def _constrain(
+        self, use: ToolUse | None, given: StructuredOutputsParams | None, prompt: str
+    ) -> StructuredOutputsParams | None:
+        layout = self.dialect.calls.layout
+        assert layout is not None
+        form = constrain(use, layout, given)
+        gate = self.dialect.gate(prompt)
+        if form is None or gate is None:
+            return form
+        start, end = (self._token_ids(text) for text in gate)
+        return msgspec.structs.replace(form, reasoning_start=start or None, reasoning_end=end)
+
+    def _token_ids(self, mark: str) -> list[int]:
+        """Of a mark within an answer, where nothing is put in front of it."""
+        tokenizer = self._engine.tokenizer
+        token = tokenizer.id_of(mark) if mark else None
+        return tokenizer.encode(mark, add_special_tokens=False) if token is None else [token]
 
 
 class ChatSession:

@@ -48,14 +48,16 @@ class ToolUse:
         return {tool.name: tool.parameters or {} for tool in self.tools}
 
 
-def choose(tools: Sequence[Tool], names: Sequence[str], *, required: bool, parallel: bool) -> ToolUse:
+def choose(
+    tools: Sequence[Tool], names: Sequence[str], *, required: bool, parallel: bool, param: str = "tool_choice"
+) -> ToolUse:
     """Only the tools `names` may be called. `ClientError` for a name that is none of them."""
     known = {tool.name: tool for tool in tools}
     for name in names:
         if name not in known:
             raise ClientError(
-                f"The tool {name[:128]!r} specified in `tool_choice` does not match any of the specified `tools`.",
-                param="tool_choice",
+                f"The tool {name[:128]!r} specified in `{param}` does not match any of the specified `tools`.",
+                param=param,
             )
     return ToolUse(tools=[known[name] for name in names], required=required, parallel=parallel)
 

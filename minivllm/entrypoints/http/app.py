@@ -26,7 +26,7 @@ from minivllm.entrypoints.pooling.embedding_serving import OpenAIServingEmbeddin
 from minivllm.entrypoints.pooling.score_serving import ServingScores
 from minivllm.entrypoints.responses.serving import OpenAIServingResponses
 from minivllm.entrypoints.responses.store import ResponseStore
-from minivllm.text.parsers.registry import Dialect, choose
+from minivllm.text.parsers.registry import Dialect, check_names, choose
 from minivllm.version import __version__
 
 if TYPE_CHECKING:
@@ -55,7 +55,8 @@ class AppState(State):
 
 
 def build_app(server: ServerConfig) -> FastAPI:
-    """The app with all routes; it can answer once `init_app_state` has been called."""
+    """The app with all routes; it can answer once `init_app_state` has been called. `ConfigError` for an unknown parser."""
+    check_names(server.tool_call_parser, server.reasoning_parser)
     docs = not server.disable_fastapi_docs
     app = FastAPI(
         title="minivllm",
@@ -86,8 +87,10 @@ def init_app_state(
     server, config = args.server, engine.config
     fingerprint = "fp_" + hashlib.sha256(f"{__version__} {config.model.path} {config.model.dtype}".encode()).hexdigest()[:10]
     state.engine = engine
-    state.prompts = ChatPrompts(engine.tokenizer, server.chat_template or engine.tokenizer.chat_template)
-    dialect = _dialect(engine, state.prompts, server)
+    template = server.chat_template or engine.tokenizer.chat_template
+    tool_template = None if server.chat_template else engine.tokenizer.chat_templates.get("tool_use")
+    dialect = _dialect(engine, f"{template or ''}{tool_template or ''}", server)
+    state.prompts = ChatPrompts(engine.tokenizer, template, tool_template, dialect.calls.layout)
     state.chat_sessions = ChatSessions(engine, state.prompts, dialect, server.enable_auto_tool_choice)
     state.openai_serving_chat = OpenAIServingChat(engine, state.chat_sessions, fingerprint, server.response_role)
     state.openai_serving_completion = OpenAIServingCompletion(engine, fingerprint)
@@ -103,10 +106,9 @@ def init_app_state(
     state.draining = False
 
 
-def _dialect(engine: "AsyncLLMEngine", prompts: ChatPrompts, server: ServerConfig) -> Dialect:
-    tokenizer = engine.tokenizer
-    special = {tokenizer.token_text(index): index for index in tokenizer.special_ids}
-    return choose(prompts.template_source, special, server.tool_call_parser, server.reasoning_parser)
+def _dialect(engine: "AsyncLLMEngine", template: str, server: ServerConfig) -> Dialect:
+    special_ids = {engine.tokenizer.token_text(index): index for index in engine.tokenizer.special_ids}
+    return choose(template, special_ids, server.tool_call_parser, server.reasoning_parser)
 
 
 def background_call(engine: "AsyncLLMEngine", args: AsyncEngineArgs, responses: ResponseStore | None = None) -> Call:

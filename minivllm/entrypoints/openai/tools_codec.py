@@ -1,9 +1,10 @@
 """Tools and tool choice of `/v1/chat/completions` → `Tool`s and `ToolUse`, the older `functions` among them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from minivllm.entrypoints.chat.tool_choice import Tool, ToolUse, check_tools, choose
-from minivllm.entrypoints.openai.chat_schema import ChatCompletionRequest, FunctionDefinition
+from minivllm.entrypoints.openai.chat_schema import ChatCompletionRequest, FunctionDefinition, ToolDefinition
 from minivllm.errors import ClientError
 
 
@@ -15,9 +16,14 @@ def decode(body: ChatCompletionRequest) -> tuple[list[Tool], ToolUse | None]:
         tools = [_tool(function) for function in body.functions or ()]
         check_tools(tools, "functions", "")
         return _decode_choice(tools, _from_function_call(body.function_call), "function_call", parallel=False)
-    tools = [_tool(tool.function) for tool in body.tools or ()]
-    check_tools(tools)
+    tools = decode_tools(body.tools)
     return _decode_choice(tools, body.tool_choice, "tool_choice", parallel=body.parallel_tool_calls is not False)
+
+
+def decode_tools(given: Sequence[ToolDefinition] | None) -> list[Tool]:
+    tools = [_tool(tool.function) for tool in given or ()]
+    check_tools(tools)
+    return tools
 
 
 def _tool(function: FunctionDefinition) -> Tool:
@@ -48,7 +54,7 @@ def _decode_choice(
             return tools, _decode_allowed(tools, choice, parallel)
         name = _function_name(choice)
         if name is not None:
-            return tools, choose(tools, [name], required=True, parallel=parallel)
+            return tools, choose(tools, [name], required=True, parallel=False, param=param)
     raise ClientError(
         f'`{param}` must be "none", "auto", "required" or {{"type": "function", "function": {{"name": …}}}}.', param=param
     )

@@ -8,33 +8,14 @@ from minivllm.text.parsers.source import Malformed, Markers, Source, Steps
 from minivllm.text.parsers.tool_args import arguments
 from minivllm.text.parsers.writer import EventWriter
 
-START, CHANNEL, MESSAGE, END, CALL, RETURN = MARKS = (
-    "<|start|>",
-    "<|channel|>",
-    "<|message|>",
-    "<|end|>",
-    "<|call|>",
-    "<|return|>",
-)
-CONSTRAIN = "<|constrain|>"
+START, CHANNEL, MESSAGE = "<|start|>", "<|channel|>", "<|message|>"
+END, CALL, RETURN = "<|end|>", "<|call|>", "<|return|>"
+MARKS = (START, CHANNEL, MESSAGE, END, CALL, RETURN, "<|constrain|>")
 
 _RECIPIENT = re.compile(r"to=functions\.([\w.-]+)")
 _CHANNEL = re.compile(re.escape(CHANNEL) + r"\s*(\w+)")
 _HEADER_END = Markers(MESSAGE)
 _BODY_END = Markers(START, CHANNEL, END, CALL, RETURN)
-
-
-class ChannelCalls:
-    """Calls are messages among others here: `ChannelReader` reads them all."""
-
-    starts: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
-    bare = ""
-    marks = (*MARKS, CONSTRAIN)
-
-    def read(self, source: Source, writer: EventWriter, tools: Tools, start: str) -> Steps[None]:
-        raise AssertionError("calls have no syntax of their own here")
-        yield
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,3 +58,13 @@ class ChannelReader:
             found = yield from source.until(_BODY_END, writer.text)
         if found in (START, CHANNEL):
             source.at -= len(found)  # the next header begins without an end of this message
+
+
+def make_reader(prompt: str, tools: Tools) -> ChannelReader:
+    """A reader of the answer to this prompt, which may end within the header of a message, or within its text."""
+    header = prompt[prompt.rfind(START) :] if START in prompt else ""
+    if END in header:
+        header = ""
+    elif MESSAGE in header:
+        header = header[: header.find(MESSAGE) + len(MESSAGE)]
+    return ChannelReader(tools=tools, header=header)

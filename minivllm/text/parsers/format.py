@@ -1,6 +1,7 @@
 """`Format`: how one model family writes thoughts and calls. Made by the files in `formats/`, read by `parser`."""
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -8,6 +9,7 @@ from minivllm.text.parsers.source import Source, Steps
 from minivllm.text.parsers.writer import EventWriter, new_call_id
 
 Tools = Mapping[str, Mapping[str, Any]]  # the JSON schema of the parameters of each tool that may be called
+Reader = Callable[[Source, EventWriter], Steps[None]]  # of a whole answer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,6 +21,7 @@ class Reasoning:
     dropped: tuple[str, ...] = ()  # marks around the answer itself
     implicit: bool = False  # the answer begins with thoughts even where nothing says so
     ended_by_calls: bool = False  # a call ends the thoughts
+    gate: str | None = None  # the text after which a grammar sets in, if it is not that of `ends`
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +37,29 @@ class Layout:
     argument_separator: str = ""
     raw_texts: bool = False  # arguments that are texts stand there without quotes
     numbered: bool = False  # a colon and a number follow the name
+    parallel: bool = True  # there may be several
+    # The text with which calls begin. None: they cannot be told from other text while it is generated.
+    trigger: str | None = None
+    answer: str = ""  # what stands before an answer that is no call
+
+    def write(self, name: str, arguments: Mapping[str, Any], number: int = 0) -> str:
+        """One call as the model writes it, without what stands around all of them."""
+        before, between, after = self.call
+        if self.argument is None:
+            written = json.dumps(arguments, ensure_ascii=False)
+        else:
+            one, two, three = self.argument
+            texts = {
+                key: value if self.raw_texts and isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+                for key, value in arguments.items()
+            }
+            written = self.argument_separator.join(f"{one}{key}{two}{text}{three}" for key, text in texts.items())
+        return f"{before}{name}{f':{number}' if self.numbered else ''}{between}{written}{after}"
+
+    def write_all(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+        """Several calls, each a name and its arguments."""
+        written = [self.write(name, arguments, number) for number, (name, arguments) in enumerate(calls)]
+        return self.begin + self.separator.join(written) + self.end
 
 
 class CallSyntax(Protocol):
@@ -64,7 +90,7 @@ class CallSyntax(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Format:
-    """`seen_in`: strings of which each tells that a chat template belongs to this family."""
+    """One family's way. `seen_in`: strings of which each tells that a chat template belongs to it."""
 
     names: tuple[str, ...]  # for users; the first is the family's
     calls: CallSyntax | None = None
@@ -72,3 +98,13 @@ class Format:
     reasoning: Reasoning | None = None
     seen_in: tuple[str, ...] = ()
     new_call_id: Callable[[], str] = new_call_id
+    make_reader: Callable[[str, Tools], Reader] | None = (
+        None  # from the prompt; for what is not text, thoughts and calls in a row
+    )
+    own_marks: tuple[str, ...] = ()  # what such a reader looks for
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        """All strings of its calls that may be special tokens."""
+        calls = self.calls
+        return self.own_marks if calls is None else (*calls.starts, *calls.ends, *calls.marks)

@@ -9,13 +9,15 @@ from minivllm.text.parsers.writer import EventWriter
 
 NAMES = ("name", "tool_name", "function_name")
 ARGUMENTS = ("arguments", "parameters", "args")
+FENCE = "```"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JsonCalls:
     """`{"name": …, "arguments": …}` after one of `starts`, up to one of `ends`; without them, as long as calls follow.
 
-    `bare` calls have no mark in front: they count only if the name is that of a tool.
+    Small models forget the marks, or write a fence around the JSON in their place: such `bare` calls at the beginning of an
+    answer count if they have arguments and the name of a tool.
     """
 
     starts: tuple[str, ...] = ()
@@ -25,6 +27,9 @@ class JsonCalls:
 
     def read(self, source: Source, writer: EventWriter, tools: Tools, start: str) -> Steps[None]:
         known = None if start else tools
+        is_fenced = not start and (yield from source.literal(FENCE))
+        if is_fenced:
+            yield from source.literal("json")
         in_list = (yield from source.space()) == "["
         source.at += in_list
         yield from read_call(source, writer, known)
@@ -40,15 +45,18 @@ class JsonCalls:
                 in_list = False
             else:
                 break
-        yield from skip_to_end(source, writer.text, self.starts, self.ends)
+        if is_fenced:
+            yield from source.literal(FENCE)
+        if start:
+            yield from skip_to_end(source, writer.text, self.starts, self.ends)
 
 
 def read_call(source: Source, writer: EventWriter, known: Tools | None) -> Steps[None]:
-    """Reads one object. If the arguments stand before the name, they wait for it."""
+    """Reads one object. Arguments that stand before the name wait for it; if only `known` names count, a name waits too."""
     if (yield from source.space()) != "{":
         raise Malformed
     source.at += 1
-    depth, started, has_arguments = 1, False, False
+    depth, name, started, has_arguments = 1, "", False, False
     waiting: list[str] = []
     while depth:
         char = yield from source.space()
@@ -61,25 +69,37 @@ def read_call(source: Source, writer: EventWriter, known: Tools | None) -> Steps
             raise Malformed
         source.at += 1
         char = yield from source.space()
-        if char == '"' and not started and (key in NAMES or key == "function"):
+        if char == '"' and not name and (key in NAMES or key == "function"):
             name = yield from read_string(source)
             if not name or (known is not None and name not in known):
                 raise Malformed
-            source.forget()
-            writer.start_call(name)
-            writer.arguments("".join(waiting))
-            started = True
+            started = known is None or has_arguments
+            if started:
+                _start_call(source, writer, name, waiting)
         elif key == "function" and char == "{":
             source.at += 1
             depth += 1
         elif key in ARGUMENTS and not has_arguments:
             has_arguments = True
+            if name and not started:
+                started = True
+                _start_call(source, writer, name, waiting)
             yield from arguments(source, writer.arguments if started else waiting.append)
         else:
-            yield from json_value(source, lambda text: None)
+            yield from json_value(source, _ignore)
     if not started:
         raise Malformed
     if not has_arguments:
         writer.arguments("{}")
     writer.end_call()
     source.mark()
+
+
+def _start_call(source: Source, writer: EventWriter, name: str, waiting: list[str]) -> None:
+    source.forget()
+    writer.start_call(name)
+    writer.arguments("".join(waiting))
+
+
+def _ignore(text: str) -> None:
+    """What nobody asks for."""

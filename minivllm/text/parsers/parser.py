@@ -1,14 +1,11 @@
 """`OutputParser`: the text of one choice → `ChatEvent`s. Fed by `ChatSession`; made by `registry`."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from minivllm.text.parsers.events import ChatEvent
-from minivllm.text.parsers.format import Format, Reasoning, Tools
+from minivllm.text.parsers.format import CallSyntax, Reader, Reasoning, Tools
 from minivllm.text.parsers.source import Malformed, Markers, Source, Steps
 from minivllm.text.parsers.writer import EventWriter
-
-Reader = Callable[[Source, EventWriter], Steps[None]]
 
 
 class OutputParser:
@@ -33,10 +30,11 @@ class OutputParser:
         return self.writer.take()
 
     def finish_reason(self, reason: str) -> str:
-        """What `reason`, that of the text, is for the answer: "tool_calls" if it stopped with every call complete."""
+        """What `reason`, that of the text, is for the answer: "tool_calls" if every call is complete, and it stopped by itself
+        or behind the last call that may be."""
         writer = self.writer
-        done = reason == "stop" and writer.num_calls and writer.num_calls == writer.num_complete
-        return "tool_calls" if done else reason
+        ended = reason == "stop" or (reason == "length" and writer.is_full)
+        return "tool_calls" if ended and writer.num_calls and writer.num_calls == writer.num_complete else reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,27 +44,29 @@ class MarkedReader:
     `hidden` are marks that a client does not want to see where they mean nothing: special tokens.
     """
 
-    calls: Format | None = None  # None: calls are text
+    calls: CallSyntax | None = None  # None: calls are text
     reasoning: Reasoning | None = None
     tools: Tools = field(default_factory=dict)
     starts_thinking: bool = False
     hidden: tuple[str, ...] = ()
 
     def __call__(self, source: Source, writer: EventWriter) -> Steps[None]:
-        syntax = self.calls.calls if self.calls is not None else None
-        call_starts = syntax.starts if syntax is not None else ()
+        call_starts = self.calls.starts if self.calls is not None else ()
         thought_starts = self.reasoning.starts if self.reasoning is not None else ()
         dropped = set(self.hidden) | set(self.reasoning.dropped if self.reasoning is not None else ())
         markers = Markers(*call_starts, *thought_starts, *dropped)
         if self.starts_thinking:
             yield from self._think(source, writer)
-        bare = syntax.bare if syntax is not None else ""
+        bare = self.calls.bare if self.calls is not None else ""
         while True:
             if bare and not writer.has_text:
                 first = yield from source.space(writer.text)
                 if first and first in bare:
+                    num_before = writer.num_started
                     yield from self._call(source, writer, "")
-                    bare = ""
+                    if writer.num_started == num_before:
+                        bare = ""
+                    continue
             marker = yield from source.until(markers, writer.text)
             if marker is None:
                 return
@@ -80,8 +80,7 @@ class MarkedReader:
     def _think(self, source: Source, writer: EventWriter) -> Steps[None]:
         assert self.reasoning is not None
         starts, ends = self.reasoning.starts, self.reasoning.ends
-        syntax = self.calls.calls if self.calls is not None else None
-        call_starts = syntax.starts if syntax is not None and self.reasoning.ended_by_calls else ()
+        call_starts = self.calls.starts if self.calls is not None and self.reasoning.ended_by_calls else ()
         yield from source.space()
         for start in starts:  # which a model may repeat after a prompt that ends with it
             if (yield from source.literal(start)):
@@ -95,11 +94,11 @@ class MarkedReader:
                 return
 
     def _call(self, source: Source, writer: EventWriter, start: str) -> Steps[None]:
-        assert self.calls is not None and self.calls.calls is not None
-        syntax, num_before = self.calls.calls, writer.num_started
+        assert self.calls is not None
+        num_before = writer.num_started
         source.mark()
         try:
-            yield from syntax.read(source, writer, self.tools, start)
+            yield from self.calls.read(source, writer, self.tools, start)
             source.forget()
         except Malformed:
             if source.marked:
@@ -107,4 +106,4 @@ class MarkedReader:
                 if start not in self.hidden and writer.num_started == num_before:
                     writer.text(start)
             else:  # in the middle of a call, which stays incomplete
-                yield from source.until(Markers(*syntax.starts, *syntax.ends), lambda text: None)
+                yield from source.until(Markers(*self.calls.starts, *self.calls.ends), lambda text: None)

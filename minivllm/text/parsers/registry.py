@@ -1,10 +1,9 @@
 """The formats there are, and which of them a model writes: told by its chat template, or named by the user."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from minivllm.errors import ConfigError
-from minivllm.text.parsers.channels import END, MESSAGE, START, ChannelReader
-from minivllm.text.parsers.format import Format, Tools
+from minivllm.text.parsers.format import Format, Reader, Tools
 from minivllm.text.parsers.formats.deepseek import DEEPSEEK_R1, DEEPSEEK_V3, DEEPSEEK_V31
 from minivllm.text.parsers.formats.glm45 import GLM45
 from minivllm.text.parsers.formats.gpt_oss import GPT_OSS
@@ -16,7 +15,7 @@ from minivllm.text.parsers.formats.minimax import MINIMAX
 from minivllm.text.parsers.formats.mistral import MISTRAL, MISTRAL_V11
 from minivllm.text.parsers.formats.phi4_mini import PHI4_MINI
 from minivllm.text.parsers.formats.qwen3_coder import QWEN3_CODER
-from minivllm.text.parsers.parser import MarkedReader, OutputParser, Reader
+from minivllm.text.parsers.parser import MarkedReader, OutputParser
 from minivllm.text.parsers.writer import EventWriter
 
 # What tells a family by its template is looked for in this order.
@@ -59,11 +58,9 @@ class Dialect:
 
     def marks(self, with_calls: bool) -> tuple[str, ...]:
         """The special tokens that a parser must see and a client must not."""
-        marks: Iterable[str] = ()
-        if with_calls and (calls := self.calls.calls) is not None:
-            marks = (*calls.starts, *calls.ends, *calls.marks)
+        marks = self.calls.marks if with_calls else ()
         if self.reasoning is not None and (reasoning := self.reasoning.reasoning) is not None:
-            marks = (*marks, *reasoning.starts, *reasoning.ends, *reasoning.dropped)
+            marks = (*marks, *self.reasoning.own_marks, *reasoning.starts, *reasoning.ends, *reasoning.dropped)
         return tuple(dict.fromkeys(mark for mark in marks if mark in self._special))
 
     def mark_ids(self, with_calls: bool) -> list[int]:
@@ -77,15 +74,19 @@ class Dialect:
         end = prompt.rstrip()
         return end.endswith(reasoning.starts) or (reasoning.implicit and not end.endswith(reasoning.ends))
 
+    def gate(self, prompt: str) -> tuple[str, str] | None:
+        """The texts between which the thoughts stand that come before an answer. The first is empty where they have begun."""
+        reasoning = self.reasoning.reasoning if self.reasoning is not None else None
+        if reasoning is None or prompt.rstrip().endswith(reasoning.ends):
+            return None
+        return "" if self.starts_thinking(prompt) else reasoning.starts[0], reasoning.gate or reasoning.ends[0]
+
     def _reader(self, prompt: str, tools: Tools | None, hidden: tuple[str, ...]) -> Reader:
-        if self.reasoning is GPT_OSS or (tools is not None and self.calls is GPT_OSS):
-            header = prompt[prompt.rfind(START) :] if START in prompt else ""
-            end = header.find(MESSAGE)
-            return ChannelReader(
-                tools=tools or {}, header="" if END in header else header if end < 0 else header[: end + len(MESSAGE)]
-            )
+        for each in (self.reasoning, self.calls if tools is not None else None):
+            if each is not None and each.make_reader is not None:
+                return each.make_reader(prompt, tools or {})
         return MarkedReader(
-            calls=None if tools is None else self.calls,
+            calls=None if tools is None else self.calls.calls,
             reasoning=self.reasoning.reasoning if self.reasoning is not None else None,
             tools=tools or {},
             starts_thinking=self.starts_thinking(prompt),
@@ -94,21 +95,29 @@ class Dialect:
 
 
 def choose(
-    template: str | None, special_tokens: Mapping[str, int], tool_parser: str = "auto", reasoning_parser: str = "auto"
+    template: str, special_tokens: Mapping[str, int], tool_parser: str = "auto", reasoning_parser: str = "auto"
 ) -> Dialect:
     """The dialect of a model with this chat template. Where nothing is known of its calls, they are Hermes'."""
-    source = template or ""
+    check_names(tool_parser, reasoning_parser)
     if tool_parser == "auto":
-        calls = next((each for each in FORMATS if each.calls is not None and _is_seen(each, source)), HERMES)
+        calls = next((each for each in FORMATS if each.layout is not None and _is_seen(each, template)), HERMES)
     else:
-        calls = _named(tool_parser, "tool_call_parser", TOOL_PARSERS)
-    if reasoning_parser == "none":
-        reasoning = None
-    elif reasoning_parser == "auto":
-        reasoning = next((each for each in (calls, *FORMATS) if _thinks(each, source)), None)
+        calls = TOOL_PARSERS[tool_parser]
+    if reasoning_parser == "auto":
+        reasoning = next((each for each in (calls, QWEN3, *FORMATS) if _thinks(each, template)), None)
     else:
-        reasoning = _named(reasoning_parser, "reasoning_parser", REASONING_PARSERS)
+        reasoning = REASONING_PARSERS.get(reasoning_parser)
     return Dialect(calls, reasoning, special_tokens)
+
+
+def check_names(tool_parser: str, reasoning_parser: str) -> None:
+    """`ConfigError` for a name that is none of a format."""
+    for flag, name, known in (
+        ("tool-call-parser", tool_parser, ["auto", *TOOL_PARSERS]),
+        ("reasoning-parser", reasoning_parser, ["auto", "none", *REASONING_PARSERS]),
+    ):
+        if name not in known:
+            raise ConfigError(f"--{flag} must be one of {', '.join(known)}, got {name!r}.", param=flag.replace("-", "_"))
 
 
 def _is_seen(each: Format, template: str) -> bool:
@@ -118,16 +127,9 @@ def _is_seen(each: Format, template: str) -> bool:
 def _thinks(each: Format, template: str) -> bool:
     if each.reasoning is None or each.reasoning.implicit:
         return False
-    marks = each.seen_in if each is GPT_OSS else (*each.reasoning.starts, *each.reasoning.ends)
+    marks = each.seen_in if each.make_reader is not None else (*each.reasoning.starts, *each.reasoning.ends)
     return any(mark in template for mark in marks)
 
 
-def _named(name: str, param: str, known: Mapping[str, Format]) -> Format:
-    found = known.get(name)
-    if found is None:
-        raise ConfigError(f"--{param.replace('_', '-')} must be one of {', '.join(sorted(known))}, got {name!r}.", param=param)
-    return found
-
-
-TOOL_PARSERS = {name: each for each in FORMATS if each.calls is not None for name in each.names}
+TOOL_PARSERS = {name: each for each in FORMATS if each.layout is not None for name in each.names}
 REASONING_PARSERS = {name: each for each in FORMATS if each.reasoning is not None for name in each.names}

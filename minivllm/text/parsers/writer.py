@@ -16,7 +16,7 @@ def new_call_id() -> str:
 
 
 class EventWriter:
-    """A call counts as complete if its arguments are a JSON object. Calls beyond `max_calls` are left out."""
+    """A call counts as complete if its arguments are a JSON object. What follows `max_calls` complete calls is left out."""
 
     def __init__(self, index: int, max_calls: int | None = None, new_id: Callable[[], str] = new_call_id):
         self.has_text = False
@@ -39,7 +39,13 @@ class EventWriter:
         events, self._events = self._events, []
         return events
 
+    @property
+    def is_full(self) -> bool:
+        return self._max_calls is not None and self.num_complete >= self._max_calls
+
     def text(self, text: str) -> None:
+        if self.is_full:
+            return
         if text := self._without_ends(text):
             self.has_text = True
             last = self._events[-1] if self._events else None
@@ -66,7 +72,7 @@ class EventWriter:
         self._space, self._trim = "", not self.has_text
         self._arguments = []
         self.num_started += 1
-        self._muted = self._max_calls is not None and self.num_calls >= self._max_calls
+        self._muted = self._max_calls is not None and self.num_calls >= self._max_calls  # also after one that is incomplete
         if not self._muted:
             self._events.append(ToolCallStart(self._index, self.num_calls, call_id or self._new_id(), name))
             self.num_calls += 1

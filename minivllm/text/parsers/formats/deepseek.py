@@ -19,13 +19,15 @@ _CALLS = HeaderCalls(
 DEEPSEEK_V3 = Format(
     names=("deepseek_v3",),
     calls=_CALLS,
-    layout=Layout(begin=BEGIN, call=(f"{CALL}function{NAMED}", "\n```json\n", f"\n```{CALL_END}"), separator="\n", end=END),
+    layout=Layout(
+        trigger=BEGIN, begin=BEGIN, call=(f"{CALL}function{NAMED}", "\n```json\n", f"\n```{CALL_END}"), separator="\n", end=END
+    ),
     seen_in=(f"{NAMED}' + tool['function']['name'] + '\\n```json", f"{NAMED}' + tool['function']['name'] + '\\n' + '```json"),
 )
 DEEPSEEK_V31 = Format(
     names=("deepseek_v31",),
     calls=_CALLS,
-    layout=Layout(begin=BEGIN, call=(CALL, NAMED, CALL_END), separator="", end=END),
+    layout=Layout(trigger=BEGIN, begin=BEGIN, call=(CALL, NAMED, CALL_END), separator="", end=END),
     seen_in=(BEGIN,),
 )
 DEEPSEEK_R1 = Format(names=("deepseek_r1",), reasoning=Reasoning(implicit=True))

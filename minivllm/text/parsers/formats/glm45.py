@@ -14,6 +14,7 @@ GLM45 = Format(
         value=("<arg_value>", "</arg_value>"),
     ),
     layout=Layout(
+        trigger="<tool_call>",
         call=("<tool_call>", "\n", "</tool_call>"),
         argument=("<arg_key>", "</arg_key>\n<arg_value>", "</arg_value>\n"),
         raw_texts=True,

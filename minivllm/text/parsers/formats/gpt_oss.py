@@ -1,15 +1,17 @@
 """gpt-oss: messages with channels; `channels` reads them."""
 
-from minivllm.text.parsers.channels import ChannelCalls
+from minivllm.text.parsers.channels import MARKS, make_reader
 from minivllm.text.parsers.format import Format, Layout, Reasoning
 
 GPT_OSS = Format(
     names=("gpt_oss", "openai", "openai_gptoss"),
-    calls=ChannelCalls(),
+    make_reader=make_reader,
+    own_marks=MARKS,
     layout=Layout(
         call=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),
-        separator="<|call|><|start|>assistant",
+        parallel=False,
+        answer="<|channel|>final<|message|>",
     ),
-    reasoning=Reasoning(starts=("<|channel|>analysis<|message|>",), ends=("<|end|>",)),
+    reasoning=Reasoning(starts=("<|channel|>analysis<|message|>",), ends=("<|end|>",), gate="<|end|><|start|>assistant"),
     seen_in=("<|channel|>",),
 )

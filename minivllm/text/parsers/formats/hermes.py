@@ -5,8 +5,8 @@ from minivllm.text.parsers.json_calls import JsonCalls
 
 HERMES = Format(
     names=("hermes", "qwen25", "qwen3_json", "granite4"),
-    calls=JsonCalls(starts=("<tool_call>",), ends=("</tool_call>",)),
-    layout=Layout(call=('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")),
+    calls=JsonCalls(starts=("<tool_call>",), ends=("</tool_call>",), bare="{[`"),
+    layout=Layout(trigger="<tool_call>", call=('<tool_call>\n{"name": "', '", "arguments": ', "}\n</tool_call>")),
     seen_in=("<tool_call>",),
 )
 QWEN3 = Format(names=("qwen3",), reasoning=Reasoning(), seen_in=("</think>",))

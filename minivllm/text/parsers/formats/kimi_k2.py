@@ -17,7 +17,9 @@ KIMI_K2 = Format(
         header=re.compile(rf"\s*(?P<id>(?:functions\.)?(?P<name>[\w.-]+?):\d+)\s*{re.escape(NAMED)}\s*"),
         marks=(NAMED, CALL_END),
     ),
-    layout=Layout(begin=BEGIN, call=(f"{CALL}functions.", NAMED, CALL_END), separator="", end=END, numbered=True),
+    layout=Layout(
+        trigger=BEGIN, begin=BEGIN, call=(f"{CALL}functions.", NAMED, CALL_END), separator="", end=END, numbered=True
+    ),
     reasoning=Reasoning(ended_by_calls=True),
     seen_in=(BEGIN,),
 )

@@ -6,8 +6,8 @@ from minivllm.text.parsers.python_calls import PythonCalls
 
 LLAMA3_JSON = Format(
     names=("llama3_json", "llama4_json"),
-    calls=JsonCalls(starts=("<|python_tag|>",), bare="{"),
-    layout=Layout(call=('{"name": "', '", "parameters": ', "}"), separator="; "),
+    calls=JsonCalls(starts=("<|python_tag|>",), bare="{[`"),
+    layout=Layout(trigger='{"name": "', call=('{"name": "', '", "parameters": ', "}"), separator="; "),
     seen_in=("<|python_tag|>", '{"name": function name, "parameters": dictionary'),
 )
 PYTHONIC = Format(

@@ -14,6 +14,7 @@ MINIMAX = Format(
         value=("", "</parameter>"),
     ),
     layout=Layout(
+        trigger="<minimax:tool_call>",
         begin="<minimax:tool_call>\n",
         call=('<invoke name="', '">\n', "</invoke>\n"),
         separator="",

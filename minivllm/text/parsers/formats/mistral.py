@@ -21,14 +21,16 @@ MISTRAL_V11 = Format(
         header=re.compile(r"\s*(?P<name>[\w.-]+)\s*(?:\[CALL_ID\]\s*(?P<id>\w+)\s*)?(?:\[ARGS\])?\s*"),
         marks=("[CALL_ID]", "[ARGS]"),
     ),
-    layout=Layout(call=("[TOOL_CALLS]", "[ARGS]", ""), separator=""),
+    layout=Layout(trigger="[TOOL_CALLS]", call=("[TOOL_CALLS]", "[ARGS]", ""), separator=""),
     seen_in=("[ARGS]",),
     new_call_id=new_call_id,
 )
 MISTRAL = Format(
     names=("mistral",),
     calls=JsonCalls(starts=("[TOOL_CALLS]",)),
-    layout=Layout(begin="[TOOL_CALLS][", call=('{"name": "', '", "arguments": ', "}"), separator=", ", end="]"),
+    layout=Layout(
+        trigger="[TOOL_CALLS]", begin="[TOOL_CALLS][", call=('{"name": "', '", "arguments": ', "}"), separator=", ", end="]"
+    ),
     reasoning=Reasoning(starts=("[THINK]",), ends=("[/THINK]",)),
     seen_in=("[TOOL_CALLS]",),
     new_call_id=new_call_id,

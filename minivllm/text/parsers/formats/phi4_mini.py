@@ -5,7 +5,13 @@ from minivllm.text.parsers.json_calls import JsonCalls
 
 PHI4_MINI = Format(
     names=("phi4_mini_json", "phi4_mini"),
-    calls=JsonCalls(starts=("<|tool_call|>", "functools"), marks=("<|/tool_call|>",)),
-    layout=Layout(begin="functools[", call=('{"name": "', '", "arguments": ', "}"), separator=", ", end="]"),
+    calls=JsonCalls(starts=("<|tool_call|>", "functools"), ends=("<|/tool_call|>",)),
+    layout=Layout(
+        trigger="<|tool_call|>",
+        begin="<|tool_call|>[",
+        call=('{"name": "', '", "arguments": ', "}"),
+        separator=", ",
+        end="]<|/tool_call|>",
+    ),
     seen_in=("<|/tool|>",),
 )

@@ -15,6 +15,7 @@ QWEN3_CODER = Format(
         on_lines=True,
     ),
     layout=Layout(
+        trigger="<tool_call>",
         call=("<tool_call>\n<function=", ">\n", "</function>\n</tool_call>"),
         argument=("<parameter=", ">\n", "\n</parameter>\n"),
         raw_texts=True,

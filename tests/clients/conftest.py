@@ -1,0 +1,17 @@
+"""Fixtures of the tests with clients: real servers with real models."""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+from real_server import Server, launch, server
+
+__all__ = ["launch", "server"]
+
+
+@pytest.fixture(scope="session")
+def qwen(launch: Callable[..., AbstractContextManager[Server]], qwen05: Path) -> Iterator[Server]:
+    """A server with a model that has learnt to call tools."""
+    with launch(qwen05, "--served-model-name", "qwen", "--max-model-len", "4096") as running:
+        yield running
