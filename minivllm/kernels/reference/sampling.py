@@ -7,6 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from minivllm.kernels.masks import unpack_masks
+
 BROKEN = -1  # instead of a token: NaN or +inf among the row's logits
 NOTHING_LEFT = -2  # instead of a token: all of the row's logits are -inf
 
@@ -24,7 +26,7 @@ def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, m
     """
     wide = (logits if rows is None else logits[rows]).float()
     if masks is not None:
-        wide = wide.masked_fill(~_unpack(masks, wide.shape[1]), -torch.inf)
+        wide = wide.masked_fill(~unpack_masks(masks, wide.shape[1]), -torch.inf)
     tokens = wide.argmax(-1)
     best = wide.gather(1, tokens[:, None]).squeeze(1)
     temperature, top_k = params[:, 0], params[:, 1]
@@ -89,12 +91,6 @@ def _choose_of_all(wide: Tensor, params: Tensor, seeds: Tensor) -> Tensor:
         rejected = (weights.sum(-1).double() >= limit[pending, 0]).nonzero().squeeze(1)
         pending, weights, attempt = pending[rejected], weights[rejected], attempt + 1
     return tokens
-
-
-def _unpack(masks: Tensor, columns: int) -> Tensor:
-    """bool [rows, columns] of bits."""
-    bits = masks[:, :, None] >> torch.arange(64, device=masks.device) & 1
-    return bits.flatten(1)[:, :columns].bool()
 
 
 def _draw(weights: Tensor, uniform: Tensor) -> Tensor:

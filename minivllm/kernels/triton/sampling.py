@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from minivllm.kernels.masks import unpack_masks
 from minivllm.kernels.reference.sampling import BROKEN, NOTHING_LEFT
 from minivllm.kernels.triton.launch import power_of_2
 
@@ -343,8 +344,11 @@ def logprob_kernel(
     tl.store(rank_ptr + at, tl.sum(ahead, 0).to(tl.int64) + 1)
 
 
-def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor) -> Tensor:
+def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, masks: Tensor | None = None) -> Tensor:
     """See reference.sampling."""
+    if masks is not None:
+        logits = (logits if rows is None else logits[rows]).masked_fill(~unpack_masks(masks, logits.shape[1]), -torch.inf)
+        rows = None
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     num_rows, num_columns = params.shape[0], logits.shape[1]
     out = torch.empty(num_rows, dtype=torch.int64, device=logits.device)

@@ -119,8 +119,7 @@ class Sampler:
 
     def _wide_copy(self, logits: Tensor, rows: list[int]) -> Tensor:
         if len(self._copy) < len(rows):
-            self._masks = GrammarMasks()
-        self._copy = torch.empty((len(rows), logits.shape[1]), dtype=torch.float32, device=logits.device)
+            self._copy = torch.empty((len(rows), logits.shape[1]), dtype=torch.float32, device=logits.device)
         copy = self._copy[: len(rows)]
         return copy.copy_(logits if len(rows) == len(logits) else logits[rows])
 

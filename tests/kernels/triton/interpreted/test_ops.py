@@ -269,9 +269,11 @@ def test_the_token_is_that_of_the_reference(dtype: torch.dtype) -> None:
         logits[5::7, ::3] = -torch.inf
         logits[1, :], logits[3, columns // 2], logits[4, 0] = -torch.inf, torch.nan, torch.inf
         some = torch.randperm(len(options))[:3]
+        masks = torch.randint(-(2**63), 2**63 - 1, (len(options), -(-columns // 64)))
         return lambda sampling: (
             sampling.choose(logits, None, options, seeds),
             sampling.choose(logits, some, options[some], seeds[some]),
+            sampling.choose(logits, some, options[some], seeds[some], masks[some]),
         )
 
     options = options_of((0.0, 0.8), (0, 20), (1.0, 0.4), (0.0, 0.05))
