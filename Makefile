@@ -32,7 +32,7 @@ serve: $(STAMP)/installed $(if $(filter $(DEMO),$(MODEL)),$(DEMO)/config.json)
 	@echo "Serving on http://localhost:$(PORT) (Ctrl-C stops it). When it is ready, ask it from another terminal:"
 	@echo
 	@echo "  curl http://localhost:$(PORT)/v1/chat/completions -H 'Content-Type: application/json' \\"
-	@echo "    -d '{\"model\": \"$(NAME)\", \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'"
+	@echo "    -d '{\"model\": \"$(NAME)\", \"temperature\": 0, \"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of France?\"}]}'"
 	@echo
 	@exec $(BIN)/minivllm serve "$(MODEL)" --served-model-name "$(NAME)" --port $(PORT) $(FLAGS)
 
