@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from types import ModuleType
 
 import torch
 import torch.nn.functional as F
@@ -69,25 +70,17 @@ def probe() -> tuple[float, float]:
 
 
 def linear_lines() -> Iterator[Line]:
-    gemm = ops_for("cpu").gemm
-    for name, (k, n) in LINEARS.items():
-        copies = max(2, int(COLD_BYTES / (2 * k * n)))
-        weights = [torch.randn(n, k).to(BFLOAT16) for _ in range(copies)]
-        packed = [gemm.pack(weight) for weight in weights]
-        for m in BATCHES:
-            if name == "head" and m > 64:
-                continue
-            x = torch.randn(m, k).to(BFLOAT16)
-            own = [lambda x=x, w=w: gemm.linear(x, w) for w in packed]
-            plain = [lambda x=x, w=w: F.linear(x, w) for w in weights]
-            yield Line(f"linear {name} {k}x{n} M={m}", own, plain, 2 * (k * n + m * (k + n)), 2 * m * k * n)
+    return _lines_of("linear", ops_for("cpu").gemm, 2)
 
 
 def int8_lines() -> Iterator[Line]:
     """Beside them, torch's own op multiplies bf16 weights."""
-    gemm = ops_for("cpu").gemm_int8
+    return _lines_of("linear int8", ops_for("cpu").gemm_int8, 1)
+
+
+def _lines_of(title: str, gemm: ModuleType, weight_bytes: int) -> Iterator[Line]:
     for name, (k, n) in LINEARS.items():
-        weights = [torch.randn(n, k).to(BFLOAT16) for _ in range(max(2, int(COLD_BYTES / (k * n))))]
+        weights = [torch.randn(n, k).to(BFLOAT16) for _ in range(max(2, int(COLD_BYTES / (weight_bytes * k * n))))]
         packed = [gemm.pack(weight) for weight in weights]
         for m in BATCHES:
             if name == "head" and m > 64:
@@ -95,7 +88,8 @@ def int8_lines() -> Iterator[Line]:
             x = torch.randn(m, k).to(BFLOAT16)
             own = [lambda x=x, w=w: gemm.linear(x, w) for w in packed]
             plain = [lambda x=x, w=w: F.linear(x, w) for w in weights]
-            yield Line(f"linear int8 {name} {k}x{n} M={m}", own, plain, k * n + 2 * m * (k + n), 2 * m * k * n)
+            num_bytes = weight_bytes * k * n + 2 * m * (k + n)
+            yield Line(f"{title} {name} {k}x{n} M={m}", own, plain, num_bytes, 2 * m * k * n)
 
 
 def grouped_lines() -> Iterator[Line]:

@@ -16,15 +16,15 @@ class Served:
     def __init__(self, engine: FakeEngine, **server: Any):
         self.engine = engine
         self.app = Client(engine, **server).app
-        self._server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", ws="none", log_level="warning"))
+        self.server = uvicorn.Server(uvicorn.Config(self.app, lifespan="off", ws="none", log_level="warning"))
         listener = socket.socket()
         listener.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._server.serve([listener])))
+        self._thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([listener])))
         self._thread.start()
-        while not self._server.started:
+        while not self.server.started:
             time.sleep(0.01)
 
     def stop(self) -> None:
-        self._server.should_exit = True
+        self.server.should_exit = True
         self._thread.join()

@@ -1,8 +1,6 @@
 """The real `openai` SDK and real connections against the whole server in uvicorn, on a fake engine."""
 
-import asyncio
 import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -10,30 +8,11 @@ from collections.abc import Iterator
 import httpx
 import openai
 import pytest
-import uvicorn
-from fakes import Client, FakeEngine
+from fakes import FakeEngine
+from served import Served
 
 TEXT = 'Hello wörld 🐢! "quoted"\n'
 HI = [{"role": "user", "content": "Hi"}]
-
-
-class Served:
-    """The app in uvicorn in a thread, with what came of it."""
-
-    def __init__(self, engine: FakeEngine):
-        self.engine = engine
-        app = Client(engine).app
-        self.server = uvicorn.Server(uvicorn.Config(app, lifespan="off", ws="none", log_level="warning"))
-        listener = socket.socket()
-        listener.bind(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.thread = threading.Thread(target=lambda: asyncio.run(self.server.serve([listener])))
-        self.thread.start()
-        wait_until(lambda: self.server.started)
-
-    def stop(self) -> None:
-        self.server.should_exit = True
-        self.thread.join()
 
 
 def wait_until(condition) -> None:
