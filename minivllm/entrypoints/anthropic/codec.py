@@ -10,6 +10,7 @@ from minivllm.entrypoints.anthropic.schema import CountRequest, MessagesReply, M
 from minivllm.entrypoints.chat.collect import ChatAnswer
 from minivllm.entrypoints.chat.request import ChatRequest
 from minivllm.entrypoints.chat.session import ChatSession
+from minivllm.entrypoints.openai import sampling_codec as sampling
 from minivllm.errors import ClientError
 from minivllm.messages.sampling_params import OutputKind, SamplingParams
 from minivllm.messages.structured_outputs import StructuredOutputsParams
@@ -17,7 +18,6 @@ from minivllm.text.parsers.events import ChatEvent, Finish, ReasoningDelta, Text
 
 MAX_STOP_SEQUENCES = 16
 MIN_THINKING_BUDGET = 1024
-_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 # What would change the answer and is not there.
 _UNSUPPORTED = ("mcp_servers", "container", "context_management")
 
@@ -59,7 +59,7 @@ def decode(body: MessagesRequest, defaults: Mapping[str, Any]) -> ChatRequest:
             f"thinking.budget_tokens must be at least {MIN_THINKING_BUDGET} and less than max_tokens, got {budget}.",
             param="thinking.budget_tokens",
         )
-    fields = {name: defaults[name] for name in _DEFAULTS if defaults.get(name) is not None}
+    fields = sampling.model_defaults(defaults)
     given = {"temperature": body.temperature, "top_p": body.top_p, "top_k": body.top_k, "seed": body.seed}
     fields |= {name: value for name, value in given.items() if value is not None}
     if body.output_config is not None and body.output_config.format is not None:
@@ -74,7 +74,7 @@ def decode(body: MessagesRequest, defaults: Mapping[str, Any]) -> ChatRequest:
     )
     request = decode_prompt(body, params)
     request.priority = body.priority or 0
-    request.timeout = None if body.timeout_ms is None else body.timeout_ms / 1000
+    request.timeout = sampling.timeout(body.timeout_ms)
     return request
 
 

@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-import msgspec
 from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.datastructures import UploadFile
@@ -15,6 +14,7 @@ from minivllm.entrypoints.batches.lines import ENDPOINTS
 from minivllm.entrypoints.batches.runner import BatchRunner
 from minivllm.entrypoints.batches.storage import page
 from minivllm.entrypoints.http.dependencies import JSONRoute, app_state
+from minivllm.entrypoints.openai.reply import json_response
 from minivllm.entrypoints.openai.shared_schema import ERRORS
 from minivllm.errors import ClientError, NotFoundError
 
@@ -67,7 +67,7 @@ async def create_file(raw_request: Request) -> Response:
             raise ClientError(f'purpose must be "batch", got {str(purpose)[:64]!r}.', param="purpose")
         lifetime = _lifetime(form.get("expires_after[anchor]"), form.get("expires_after[seconds]"))
         new = await asyncio.to_thread(runner.files.add, file.file, (file.filename or "upload")[:255], "batch", lifetime)
-    return _json(new)
+    return json_response(new)
 
 
 @router.get("/v1/files", responses=ERRORS)
@@ -80,13 +80,13 @@ async def list_files(
 ) -> Response:
     """What is kept: uploads and the results of batches."""
     files = [file for file in _runner(raw_request).files.list() if purpose in (None, file.purpose)]
-    return _json(page(files, after, limit, order))
+    return json_response(page(files, after, limit, order))
 
 
 @router.get("/v1/files/{file_id}", responses=ERRORS)
 async def retrieve_file(file_id: str, raw_request: Request) -> Response:
     """Facts about one file."""
-    return _json(_runner(raw_request).files.get(file_id))
+    return json_response(_runner(raw_request).files.get(file_id))
 
 
 @router.get("/v1/files/{file_id}/content", responses=ERRORS)
@@ -103,7 +103,7 @@ async def delete_file(file_id: str, raw_request: Request) -> Response:
     if any(batch.is_open and batch.input_file_id == file_id for batch in runner.batches.list()):
         raise ClientError("A batch that has not ended reads this file: cancel it first.", param="file_id")
     runner.files.delete(file_id)
-    return _json({"id": file_id, "object": "file", "deleted": True})
+    return json_response({"id": file_id, "object": "file", "deleted": True})
 
 
 @router.post("/v1/batches", responses=ERRORS)
@@ -113,25 +113,25 @@ async def create_batch(body: BatchRequest, raw_request: Request) -> Response:
     if body.endpoint not in ENDPOINTS:
         raise ClientError(f"endpoint must be one of {', '.join(ENDPOINTS)}, got {body.endpoint!r}.", param="endpoint")
     lifetime = _window(body.completion_window)
-    return _json(runner.create(body.endpoint, body.input_file_id, body.completion_window, lifetime, body.metadata))
+    return json_response(runner.create(body.endpoint, body.input_file_id, body.completion_window, lifetime, body.metadata))
 
 
 @router.get("/v1/batches", responses=ERRORS)
 async def list_batches(raw_request: Request, after: str | None = None, limit: Limit = 20) -> Response:
     """Newest first."""
-    return _json(page(_runner(raw_request).batches.list(), after, limit))
+    return json_response(page(_runner(raw_request).batches.list(), after, limit))
 
 
 @router.get("/v1/batches/{batch_id}", responses=ERRORS)
 async def retrieve_batch(batch_id: str, raw_request: Request) -> Response:
     """Where a batch stands."""
-    return _json(_runner(raw_request).batches.get(batch_id))
+    return json_response(_runner(raw_request).batches.get(batch_id))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", responses=ERRORS)
 async def cancel_batch(batch_id: str, raw_request: Request) -> Response:
     """End a batch; what is done stays in its output file."""
-    return _json(_runner(raw_request).cancel(batch_id))
+    return json_response(_runner(raw_request).cancel(batch_id))
 
 
 def _runner(raw_request: Request) -> BatchRunner:
@@ -155,7 +155,3 @@ def _lifetime(anchor: object, seconds: object) -> int | None:
     if anchor != "created_at" or not isinstance(seconds, str) or not re.fullmatch(r"[1-9]\d{0,8}", seconds):
         raise ClientError('expires_after must have the anchor "created_at" and a number of seconds.', param="expires_after")
     return int(seconds)
-
-
-def _json(value: Any) -> Response:
-    return Response(msgspec.json.encode(value), media_type="application/json")

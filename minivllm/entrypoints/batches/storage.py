@@ -125,10 +125,7 @@ class FileStore:
         return self._data(self.get(file_id).id)
 
     def delete(self, file_id: str) -> None:
-        known = self.get(file_id)
-        del self._known[known.id]
-        (self._folder / f"{known.id}.json").unlink(missing_ok=True)
-        self._data(known.id).unlink(missing_ok=True)
+        self._forget(self.get(file_id))
 
     def _data(self, file_id: str) -> Path:
         assert _ID.fullmatch(file_id), file_id
@@ -136,9 +133,12 @@ class FileStore:
 
     def _drop_expired(self) -> None:
         for known in [f for f in self._known.values() if f.expires_at is not None and f.expires_at <= time.time()]:
-            del self._known[known.id]
-            (self._folder / f"{known.id}.json").unlink(missing_ok=True)
-            self._data(known.id).unlink(missing_ok=True)
+            self._forget(known)
+
+    def _forget(self, known: FileObject) -> None:
+        del self._known[known.id]
+        (self._folder / f"{known.id}.json").unlink(missing_ok=True)
+        self._data(known.id).unlink(missing_ok=True)
 
 
 class BatchStore:

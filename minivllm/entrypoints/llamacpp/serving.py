@@ -83,7 +83,7 @@ class ServingInfill:
 def _timeout(body: InfillRequest) -> float | None:
     """In seconds. What is given for the prompt and what is given for the text make one limit here."""
     if not body.t_max_predict_ms:
-        return sampling.timeout(body)
+        return sampling.timeout(body.timeout_ms)
     return (body.t_max_predict_ms + (body.t_max_prompt_ms or 0)) / 1000
 
 

@@ -49,7 +49,7 @@ def decode(body: ChatCompletionRequest, defaults: Mapping[str, Any], max_logprob
         add_special_tokens=bool(body.add_special_tokens),
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
-        timeout=sampling.timeout(body),
+        timeout=sampling.timeout(body.timeout_ms),
     )
 
 

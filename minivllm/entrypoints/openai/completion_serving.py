@@ -52,7 +52,11 @@ class OpenAIServingCompletion:
         outputs = self._outputs(
             [
                 engine.generate(
-                    prompt, params, f"{request_id}-{number}", priority=body.priority or 0, timeout=sampling.timeout(body)
+                    prompt,
+                    params,
+                    f"{request_id}-{number}",
+                    priority=body.priority or 0,
+                    timeout=sampling.timeout(body.timeout_ms),
                 )
                 for number, prompt in enumerate(prompts)
             ],

@@ -117,7 +117,7 @@ def sampling_params(
     max_logprobs: int,
 ) -> SamplingParams:
     """`defaults` are the model's own; the last four are what the endpoint made of its own fields."""
-    fields = {name: defaults[name] for name in _MODEL_DEFAULTS if defaults.get(name) is not None}
+    fields = model_defaults(defaults)
     fields |= {name: value for name in _SAME_NAME if (value := getattr(request, name)) is not None}
     check_count(fields.get("n", 1))
     if prompt_logprobs is not None and request.prompt_logprobs is not None and request.stream:
@@ -136,9 +136,14 @@ def sampling_params(
     )
 
 
-def timeout(request: GenerationRequest) -> float | None:
-    """In seconds."""
-    return None if request.timeout_ms is None else request.timeout_ms / 1000
+def timeout(timeout_ms: int | None) -> float | None:
+    """In seconds, as the engine takes it."""
+    return None if timeout_ms is None else timeout_ms / 1000
+
+
+def model_defaults(defaults: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of the model's own that a request starts from."""
+    return {name: defaults[name] for name in _MODEL_DEFAULTS if defaults.get(name) is not None}
 
 
 def check_count(n: int, num_prompts: int = 1) -> None:

@@ -11,7 +11,7 @@ from starlette.responses import Response
 from minivllm.entrypoints.http.dependencies import new_request_id
 from minivllm.entrypoints.http.sse import until_disconnect
 from minivllm.entrypoints.openai.reply import json_response
-from minivllm.entrypoints.openai.sampling_codec import check_cache_salt, check_model
+from minivllm.entrypoints.openai.sampling_codec import check_cache_salt, check_model, timeout
 from minivllm.entrypoints.openai.shared_schema import Usage, usage
 from minivllm.entrypoints.pooling.schema import PoolingRequestBase
 from minivllm.messages.pooling_output import Pooled, PoolingOutput, PoolingRequestOutput
@@ -79,9 +79,7 @@ class PoolingBatch:
 
     async def _run_one(self, number: int, prompt: Prompt, params: PoolingParams) -> PoolingRequestOutput[PoolingOutput]:
         body = self._body
-        timeout = None if body.timeout_ms is None else body.timeout_ms / 1000
-        outputs = self._engine.encode(
-            prompt, params, f"{self.request_id}-{number}", priority=body.priority or 0, timeout=timeout
-        )
+        limit = timeout(body.timeout_ms)
+        outputs = self._engine.encode(prompt, params, f"{self.request_id}-{number}", priority=body.priority or 0, timeout=limit)
         async with aclosing(outputs):
             return await outputs.__anext__()

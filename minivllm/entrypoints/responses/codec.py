@@ -86,7 +86,7 @@ def decode(body: ResponsesRequest, items: Sequence[Item], defaults: Mapping[str,
         add_special_tokens=bool(body.add_special_tokens),
         cache_salt=body.cache_salt,
         priority=body.priority or 0,
-        timeout=sampling.timeout(body),
+        timeout=sampling.timeout(body.timeout_ms),
     )
 
 
