@@ -4,6 +4,8 @@ from minivllm.core.scheduler.request import Request
 from minivllm.core.scheduler.step_costs import StepCosts, StepWork
 
 _STREAM_SECONDS = 0.08  # of a step while streams are running, so that they never pause for much more than 0.1 s
+_SLOW_SECONDS = 0.13  # of one whose decoding takes most of that: prompts that get next to nothing keep streams few for long
+_SLOWER = 1.6  # times decoding alone, where that takes too long anyway
 _PROMPT_SECONDS = 0.25  # of a step that nobody waits for but those who have no token yet: larger steps are more efficient
 _MIN_CHUNK = 32  # tokens of prompts in any step, else prompts would wait for all streams where decoding alone takes so long
 _MULTIPLE = 16  # of tokens in a chunk that is not the last of its prompt: rows of the kernels' tiles
@@ -29,7 +31,8 @@ class StepBudget:
                 work.add(1, request.num_computed)
         self._num_reserved = work.num_tokens
         if self._costs is not None:
-            self._seconds_left = (_STREAM_SECONDS if work.num_tokens else _PROMPT_SECONDS) - self._costs.predict(work)
+            alone = self._costs.predict(work)
+            self._seconds_left = (_seconds_beside(alone) if work.num_tokens else _PROMPT_SECONDS) - alone
 
     @property
     def is_spent(self) -> bool:
@@ -61,3 +64,8 @@ class StepBudget:
         """A step with this work took so long; None: nobody measured."""
         if self._costs is not None and seconds is not None:
             self._costs.learn(work, seconds)
+
+
+def _seconds_beside(alone: float) -> float:
+    """How long a step with streams may take whose next tokens take `alone` seconds."""
+    return max(_STREAM_SECONDS, min(2 * alone, _SLOW_SECONDS), _SLOWER * alone)
