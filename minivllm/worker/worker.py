@@ -6,6 +6,7 @@ import torch
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.env import no_extension
+from minivllm.errors import ConfigError
 from minivllm.kernels import Ops, ops_for
 from minivllm.messages.kv_spec import KVSpec
 from minivllm.messages.step import StepPlan, StepResult
@@ -48,7 +49,7 @@ class Worker:
     def load_model(self, progress: bool = False) -> None:
         """ConfigError, in one line, if the model folder does not hold the model that its config.json describes."""
         config, device = self._config, self._device.torch_name
-        dtype, kv_dtype = getattr(torch, config.model.dtype), getattr(torch, config.cache.kv_cache_dtype)
+        dtype, kv_dtype = getattr(torch, config.model.dtype), self._kv_dtype()
         ops = ops_for(device, use_extension=not no_extension())
         backend = select_backend(config.spec, dtype, kv_dtype, device)(config.spec, ops)
         model = load_model(config, ops, dtype, device, self._device.memory().free, progress)
@@ -58,6 +59,15 @@ class Worker:
         graphs = GraphRunner(model, backend, ops, self._device, config.scheduler.max_num_seqs)
         builder = InputBuilder(slots, block_size, self._device, has_types=config.spec.encoder is not None)
         self._runner = self._make_runner(model, graphs, slots, builder, ops)
+
+    def _kv_dtype(self) -> torch.dtype:
+        name = self._config.cache.kv_cache_dtype
+        if name != "fp8":
+            return getattr(torch, name)
+        refusal = self._device.fp8_refusal()
+        if refusal is not None:
+            raise ConfigError(f"--kv-cache-dtype fp8: {refusal}.", param="kv_cache_dtype")
+        return torch.float8_e4m3fn
 
     def _make_runner(
         self, model: Model, graphs: GraphRunner, slots: RequestSlots, builder: InputBuilder, ops: Ops

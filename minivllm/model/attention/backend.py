@@ -20,6 +20,8 @@ class AttentionForm:
     soft_cap: float = 0.0  # 0: none
     sinks: Tensor | None = None  # [num_heads]
     alibi_slopes: Tensor | None = None  # fp32 [num_heads]
+    k_scale: float = 1.0  # a cache in floats of 8 bits holds keys divided by it,
+    v_scale: float = 1.0  # and values by this
 
 
 class AttentionBackend(ABC):

@@ -10,7 +10,8 @@ from minivllm.model.attention.backend import AttentionBackend, AttentionForm
 from minivllm.model.attention.metadata import AttentionMetadata
 
 MAX_GPU_HEAD_DIM = 256
-KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # int8 beside them, where there are kernels for it
+KV_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # 8 bits beside them, where there are kernels for it
+FP8 = torch.float8_e4m3fn
 
 
 class PagedBackend(AttentionBackend):
@@ -32,7 +33,7 @@ class PagedBackend(AttentionBackend):
             return f"heads of {spec.head_dim} elements do not fit into a GPU's shared memory"
         if kv_dtype == torch.int8:
             return None if device == "cpu" else "it keeps an int8 cache on a CPU only"
-        return None if kv_dtype in KV_DTYPES else f"it keeps no {kv_dtype} cache"
+        return None if kv_dtype in (*KV_DTYPES, FP8) else f"it keeps no {kv_dtype} cache"
 
     def kv_shape(self, num_blocks: int, block_size: int, dtype: torch.dtype) -> tuple[int, ...]:
         return 2, num_blocks, self._num_kv_heads, block_size, row_width(self._head_dim, dtype)
@@ -41,7 +42,8 @@ class PagedBackend(AttentionBackend):
         return metadata
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, kv: Tensor, metadata: AttentionMetadata, form: AttentionForm) -> Tensor:
-        self._write_kv(k, v, kv, metadata.slot_mapping)
+        k_scale, v_scale = (form.k_scale, form.v_scale) if kv.dtype == FP8 else (1.0, 1.0)
+        self._write_kv(k, v, kv, metadata.slot_mapping, k_scale=k_scale, v_scale=v_scale)
         return self._paged_attention(
             q,
             kv,
@@ -53,4 +55,6 @@ class PagedBackend(AttentionBackend):
             soft_cap=form.soft_cap,
             sinks=form.sinks,
             alibi_slopes=form.alibi_slopes,
+            k_scale=k_scale,
+            v_scale=v_scale,
         )

@@ -22,6 +22,7 @@ class SelfAttention(Layer):
         self.q_norm: Norm | None = make_head_norm(spec, ops, heads, dtype) if spec.qk_norm else None
         self.k_norm: Norm | None = make_head_norm(spec, ops, kv_heads, dtype) if spec.qk_norm else None
         self.sinks: Tensor | None = self.declare(heads, dtype=dtype) if spec.attention_sinks else None
+        self.k_scale, self.v_scale = 1.0, 1.0  # of a cache in floats of 8 bits; the loader may know better
         self._spec = spec
         self._split = (heads, kv_heads, kv_heads)
         self._packed_shape = (-1, heads + 2 * kv_heads, dim)
@@ -38,6 +39,8 @@ class SelfAttention(Layer):
             soft_cap=spec.attention_soft_cap,
             sinks=None if self.sinks is None else self.sinks.float(),
             alibi_slopes=self._alibi_slopes,
+            k_scale=self.k_scale,
+            v_scale=self.v_scale,
         )
 
     def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:

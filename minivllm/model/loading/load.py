@@ -14,6 +14,7 @@ from minivllm.config.engine_config import EngineConfig
 from minivllm.errors import ConfigError
 from minivllm.kernels import Ops
 from minivllm.model.interface import Model
+from minivllm.model.layers.attention import SelfAttention
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.matrix import Matrix
 from minivllm.model.layers.shard import Layout, Parameter
@@ -23,6 +24,7 @@ from minivllm.model.loading.renamed import RenamedSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
 from minivllm.model.loading.source import TensorSource
 from minivllm.model.quantization.grouped import Grouped
+from minivllm.model.quantization.kv_scales import is_kv_scale, read_kv_scales
 from minivllm.model.quantization.registry import quantize
 from minivllm.model.registry import model_class
 from minivllm.utils.logging import get_logger
@@ -75,6 +77,10 @@ def load_model(
     try:
         if isinstance(source, GGUFSource) and dtype == torch.bfloat16 and not config.model.quantization:
             _keep_packed(model, source, ops)
+        for path, layer in model.walk():
+            if isinstance(layer, SelfAttention):
+                (name,) = _sources(model.weight_map, path.split("."), 1)
+                layer.k_scale, layer.v_scale = read_kv_scales(source, name)
         targets = list(_targets(model))
         _check(model, targets, source, config)
         _check_room(targets, config, free_bytes)
@@ -137,7 +143,7 @@ def _wanted(targets: list[_Target]) -> Iterator[tuple[str, tuple[int, ...]]]:
 def _check(model: Model, targets: list[_Target], source: TensorSource, config: EngineConfig) -> None:
     folder, found, wanted = config.model.path, source.shapes(), dict(_wanted(targets))
     missing = [name for name in wanted if name not in found]
-    left = [name for name in found if name not in wanted and not model.ignores(name)]
+    left = [name for name in found if name not in wanted and not (model.ignores(name) or is_kv_scale(name))]
     if config.pooling is not None:
         left = [name for name in left if not name.startswith(_HEADS) and ".pooler." not in name]
     if missing or left:

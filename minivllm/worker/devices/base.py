@@ -50,6 +50,10 @@ class Device(ABC):
         """Memory that `run` takes at its peak beyond what is kept; 0, without a run, where it need not be set aside."""
         return 0
 
+    def fp8_refusal(self) -> str | None:
+        """Why nothing can be kept in floats of 8 bits; None if it can."""
+        return None
+
     def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
         """The arrays of a step on the device, of the same shapes and types."""
         return [torch.from_numpy(array) for array in arrays]

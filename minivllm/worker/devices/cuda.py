@@ -13,6 +13,7 @@ from minivllm.worker.devices.base import Captured, Device, Memory
 from minivllm.worker.staging import Staging
 
 _DEFAULT_SHARE = 0.9  # of the device's memory; the rest is for graphs, cuBLAS and whoever else draws on the screen
+_FP8_CAPABILITY = (8, 9)
 _LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128)  # of prompts for which different kernels are compiled
 
 
@@ -45,6 +46,10 @@ class CudaDevice(Device):
         run()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
+
+    def fp8_refusal(self) -> str | None:
+        major, minor = torch.cuda.get_device_capability()
+        return None if (major, minor) >= _FP8_CAPABILITY else f"this GPU has compute capability {major}.{minor}, 8.9 is needed"
 
     def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
         return self._staging.send(arrays)
