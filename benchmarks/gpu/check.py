@@ -110,6 +110,27 @@ def attend(
     return worst(out, reference_attention(*given, **options), BOUND[dtype])
 
 
+def latent_attention(scale: Scale) -> Outcome:
+    steps: list[tuple[list[int], list[int]]] = scale.of(
+        [([1], [20000]), ([1] * 70, [900 + i for i in range(70)]), ([700, 1, 33], [700, 90, 3000])],
+        [([1, 1], [5, 530]), ([20, 1], [40, 9])],
+    )
+    sizes = scale.of(((16, 512, 64), (128, 512, 64), (20, 256, 32), (3, 80, 16)), ((3, 32, 16),))
+    for (heads, rank, tail), (queries, contexts), dtype in itertools.product(sizes, steps, FLOATS):
+        if dtype == FP32 and rank > 128:
+            continue
+        needed = [-(-context // 16) for context in contexts]
+        cache = torch.randn(1, sum(needed), 1, 16, rank + tail).to(dtype)
+        tables = torch.full((len(contexts), max(needed) + 2), 2**30, dtype=torch.int32)
+        free = torch.randperm(sum(needed)).int()
+        for row, count, at in zip(tables, needed, itertools.accumulate(needed, initial=0), strict=False):
+            row[:count] = free[at : at + count]
+        starts = torch.tensor([0, *itertools.accumulate(queries)], dtype=torch.int32)
+        q, lengths = torch.randn(sum(queries), heads, rank + tail).to(dtype), torch.tensor(contexts, dtype=torch.int32)
+        found = [op.latent_attention(q, cache, tables, starts, lengths, 0.07, rank) for op in ops("attention")]
+        yield worst(*found, BOUND[dtype])
+
+
 def small_ops(scale: Scale) -> Outcome:
     rows, columns = scale.of((0, 1, 1000), (0, 3)), scale.of((1, 63, 576, 4096, 8192, 14336), (63,))
     for dtype, r, c in itertools.product(FLOATS, rows, columns):
@@ -167,6 +188,32 @@ def linear(scale: Scale) -> Outcome:
             some = (torch.rand(n, k // 32) * 2.0**-bits * k**-0.5).half()
             grouped = reference.pack(values, some, -some * 2.0 ** (bits - 1), bits)
             yield worst(ours.linear(x, grouped, bias), reference.linear(x, grouped, bias), BOUND[dtype])
+        ours, reference = ops("gemm_fp8")
+        for shape in ((1,), (n, 1), (-(-n // 128), -(-k // 128))) if fp8_works() else ():
+            fp8 = reference.pack((torch.randn(n, k) * 20).to(FP8), (torch.rand(shape) + 1) * 0.02 * k**-0.5, dtype)
+            yield worst(ours.linear(x, fp8, bias), reference.linear(x, fp8, bias), max(BOUND[dtype], 2e-2))
+
+
+def fp8_works() -> bool:
+    return not torch.cuda.is_available() or torch.cuda.get_device_capability() >= (8, 9)
+
+
+def experts(scale: Scale) -> Outcome:
+    sizes = scale.of(((64, 8, 2048, 768), (8, 2, 4096, 1000), (32, 4, 576, 288)), ((5, 2, 48, 40),))
+    for (count, top, hidden, size), tokens, dtype in itertools.product(sizes, scale.of((1, 17, 600), (9,)), FLOATS):
+        x, shares = torch.randn(tokens, hidden).to(dtype), torch.rand(tokens, top)
+        chosen = torch.rand(tokens, count).topk(top).indices
+        gate_up = (torch.randn(count, 2 * size, hidden) * hidden**-0.5).to(dtype)
+        down = (torch.randn(count, hidden, size) * size**-0.5).to(dtype)
+        biases = torch.randn(count, 2 * size).to(dtype), torch.randn(count, hidden).to(dtype)
+        for more, limit in (((), 0.0), (biases, 2.0)):
+            found = [op.mix(x, chosen, shares, gate_up, down, *more, limit=limit) for op in ops("moe")]
+            yield worst(*found, 2 * BOUND[dtype])
+        logits, bias = torch.randn(tokens, count) * 2, torch.randn(count)
+        for how in ({"renormalize": True}, {"bias": bias, "sigmoid": True, "scale": 2.5}):
+            routed = [op.route(logits, top, **how) for op in ops("moe")]
+            yield worst(routed[0][0], routed[1][0], 1e-9)
+            yield worst(routed[0][1], routed[1][1], 1e-5)
 
 
 def sampling(scale: Scale) -> Outcome:
@@ -182,6 +229,12 @@ def sampling(scale: Scale) -> Outcome:
         found = [op.logprobs(logits, None, tokens, min(5, columns), columns) for op in (ours, reference)]
         yield worst(found[0][0], found[1][0], 1e-4)
         yield worst(found[0][2], found[1][2], 1e-9)
+        wide, cells = logits.float(), torch.randperm(logits.numel())[:5000]
+        given = cells, (cells % 3).float(), cells // columns, torch.rand(len(options), 3) + 0.5
+        changed = wide.clone(), wide.clone()
+        for op, copy in zip((ours, reference), changed, strict=True):
+            op.penalize(copy, *given)
+        yield worst(*changed, 1e-5)
 
 
 TINY: dict[str, dict[str, Any]] = {
@@ -230,9 +283,11 @@ def greedy(model: Any, prompt: list[int], count: int) -> list[int]:
 
 CHECKS: dict[str, Callable[[Scale], Outcome]] = {
     "attention": attention,
+    "latent attention": latent_attention,
     "norm, activation, rotary, KV write": small_ops,
-    "int8, 4-bit and 8-bit linear": linear,
-    "sampling, logprobs": sampling,
+    "int8, fp8, 4-bit and 8-bit linear": linear,
+    "mixture of experts": experts,
+    "sampling, logprobs, penalties": sampling,
     "tiny models against transformers": tiny_models,
 }
 

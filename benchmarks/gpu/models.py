@@ -26,6 +26,12 @@ QWEN3_30B_A3B: dict[str, Any] = {
 }  # fmt: skip
 
 
+TINY = {
+    "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+}  # fmt: skip
+
+
 @dataclass(slots=True)
 class Batch:
     """Sequences that all get the same number of tokens; blocks of a sequence lie apart from each other."""

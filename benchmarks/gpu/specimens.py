@@ -8,9 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minivllm.kernels.reference.gemm_fp8 import Fp8Weight
 from minivllm.kernels.reference.gemm_grouped import GroupedWeight
 from minivllm.kernels.reference.gemm_int8 import Int8Weight
-from minivllm.kernels.triton import activation, attention, gemm_grouped, gemm_int8, kv_write, moe, norm, rotary, sampling
+from minivllm.kernels.triton import (
+    activation,
+    attention,
+    gemm_fp8,
+    gemm_grouped,
+    gemm_int8,
+    kv_write,
+    moe,
+    norm,
+    rotary,
+    sampling,
+)
 
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 FLOATS = (BF16, FP16, FP32)
@@ -26,6 +38,7 @@ class Specimen:
 
 def specimens() -> Iterator[Specimen]:
     yield from attention_specimens()
+    yield from latent_specimens()
     yield from small_specimens()
     yield from linear_specimens()
     yield from moe_specimens()
@@ -61,6 +74,20 @@ def attention_specimens() -> Iterator[Specimen]:
     yield Specimen(
         name_of(32, 8, 128, BF16, BF16, "decode, 256 sequences"), partial(attend, 32, 8, 128, BF16, 1, seqs=256), False
     )
+
+
+def latent_specimens() -> Iterator[Specimen]:
+    """DeepSeek-V2-Lite has 16 heads, DeepSeek-V3 128."""
+    for heads, rank, dtype in ((16, 512, BF16), (40, 512, BF16), (128, 512, BF16), (16, 512, FP16), (16, 128, FP32)):
+        for what, queries in (("decode", 1), ("prefill", 1000)):
+            call = partial(attend_latent, heads, rank, dtype, queries)
+            yield Specimen(f"latent, {heads} x {rank} + 64 {short(dtype)} {what}", call, heads == 128)
+
+
+def attend_latent(heads: int, rank: int, dtype: torch.dtype, queries: int) -> None:
+    q, cache = torch.empty(queries, heads, rank + 64, dtype=dtype), torch.empty(1, 1, 1, 16, rank + 64, dtype=dtype)
+    tables, starts, lengths = (torch.empty(*shape, dtype=torch.int32) for shape in ((1, 2048), (2,), (1,)))
+    attention.latent_attention(q, cache, tables, starts, lengths, 0.1, rank)
 
 
 def name_of(heads: int, kv_heads: int, dim: int, dtype: torch.dtype, cache: torch.dtype, what: str) -> str:
@@ -128,6 +155,10 @@ def linear_specimens() -> Iterator[Specimen]:
             yield Specimen(
                 f"{rows} rows {short(dtype)}, {bits} bits", partial(gemm_grouped.linear, x, weight), quick and bits == 4
             )
+        if dtype == BF16:
+            for what, shape in (("by row", (n, 1)), ("by block", (n // 128, k // 128))):
+                fp8 = Fp8Weight(torch.empty(n, k, dtype=FP8), torch.empty(shape))
+                yield Specimen(f"{rows} rows bf16, scales {what}", partial(gemm_fp8.linear, x, fp8), quick, 89)
 
 
 def moe_specimens() -> Iterator[Specimen]:
@@ -138,6 +169,9 @@ def moe_specimens() -> Iterator[Specimen]:
             moe.mix, rows_of(2048, BF16, tokens), torch.zeros(tokens, 8).long(), torch.ones(tokens, 8), gate_up, down
         )
         yield Specimen(f"{tokens} tokens, 8 of 64 experts bf16", call, tokens != 64)
+    yield Specimen("8 of 128 experts", partial(moe.route, torch.empty(4, 128), 8, renormalize=True))
+    sigmoid = partial(moe.route, torch.empty(4, 256), 8, torch.empty(256), sigmoid=True)
+    yield Specimen("8 of 256 experts, sigmoid", sigmoid, False)
 
 
 def sampling_specimens() -> Iterator[Specimen]:
@@ -149,6 +183,11 @@ def sampling_specimens() -> Iterator[Specimen]:
         )
         yield Specimen(f"128256 {short(dtype)}", partial(sampling.choose, logits, None, params, seeds), dtype == BF16)
         tokens = torch.zeros(4, dtype=torch.int64)
+        if dtype == FP32:
+            cells = torch.zeros(300, dtype=torch.int64)
+            yield Specimen(
+                "300 cells", partial(sampling.penalize, logits, cells, torch.empty(300), cells, torch.empty(4, 3)), True
+            )
         yield Specimen(f"128256 {short(dtype)}", partial(sampling.logprobs, logits, None, tokens, 5, 128256), dtype == BF16)
 
 

@@ -1,8 +1,9 @@
 """How fast is this GPU with these kernels, beside what it can do at all?
 
-    PYTHONPATH=. python benchmarks/gpu/speed.py [--only attention] [--sweep] [--models llama-8b qwen3-30b-a3b]
+    PYTHONPATH=. python benchmarks/gpu/speed.py [--only attention] [--sweep] [--models llama-8b qwen3-30b-a3b] [--device cuda]
 
-Needs torch and triton. First the measured limits: bytes a copy reads and writes, and bf16 matrix products. Then each kernel as
+Needs torch and triton. `--device cpu`, with TRITON_INTERPRET=1, tries the program itself on small sizes; its figures
+mean nothing. First the measured limits: bytes a copy reads and writes, and bf16 matrix products. Then each kernel as
 a share of the limit that holds for it, and models with random weights, end to end on hand-made plans. --sweep tries other
 divisions of attention's work and prints the best: for the table in kernels/triton/attention.choose_shape.
 """
@@ -10,11 +11,14 @@ divisions of attention's work and prints the best: for the table in kernels/trit
 import argparse
 import dataclasses
 import gc
+import importlib
 import itertools
 import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -28,14 +32,49 @@ bare.provide()
 
 import models  # noqa: E402
 
+from minivllm.kernels.reference.gemm_fp8 import Fp8Weight  # noqa: E402
 from minivllm.kernels.reference.gemm_grouped import GroupedWeight  # noqa: E402
 from minivllm.kernels.reference.gemm_int8 import Int8Weight  # noqa: E402
-from minivllm.kernels.triton import activation, attention, gemm_grouped, gemm_int8, kv_write, norm, rotary, sampling  # noqa: E402
+from minivllm.kernels.triton import (  # noqa: E402
+    activation,
+    attention,
+    gemm_fp8,
+    gemm_grouped,
+    gemm_int8,
+    kv_write,
+    moe,
+    norm,
+    rotary,
+    sampling,
+)
 from minivllm.worker.worker import Worker  # noqa: E402
 
-BF16 = torch.bfloat16
-PROMPT, ANSWER = 1024, 128
-CHUNK = 8192  # tokens of a step
+BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
+
+
+@dataclass(slots=True)
+class Scale:
+    """How large the cases are: small ones try the program, on a CPU."""
+
+    device: str
+
+    @property
+    def small(self) -> bool:
+        return self.device == "cpu"
+
+    def of(self, large: Any, small: Any) -> Any:
+        return small if self.small else large
+
+    def seconds(self, call: Callable[[], object], **how: Any) -> float:
+        if not self.small:
+            return do_bench(call, **how) / 1e3
+        began = time.perf_counter()
+        call()
+        return time.perf_counter() - began
+
+    def wait(self) -> None:
+        if not self.small:
+            torch.cuda.synchronize()
 
 
 @dataclass(slots=True)
@@ -52,35 +91,50 @@ class Case:
     flop: float = 0.0
 
 
-def measure_limits() -> Limits:
-    source = torch.empty(1 << 31, dtype=torch.int8)
+def measure_limits(scale: Scale) -> Limits:
+    source = torch.empty(scale.of(1 << 31, 1 << 10), dtype=torch.int8)
     target = torch.empty_like(source)
-    bandwidth = 2 * source.nbytes / (do_bench(lambda: target.copy_(source)) / 1e3)
-    a, b = (torch.randn(8192, 8192, dtype=BF16) for _ in range(2))
-    return Limits(bandwidth, 2 * 8192**3 / (do_bench(lambda: a @ b) / 1e3))
+    bandwidth = 2 * source.nbytes / scale.seconds(lambda: target.copy_(source))
+    size = scale.of(8192, 64)
+    a, b = (torch.randn(size, size, dtype=BF16) for _ in range(2))
+    return Limits(bandwidth, 2 * size**3 / scale.seconds(lambda: a @ b))
 
 
-def cases() -> Iterator[Case]:
-    for seqs, context in ((64, 4096), (256, 1024), (8, 4096), (1, 32768), (1, 1024)):
+def cases(scale: Scale) -> Iterator[Case]:
+    for seqs, context in scale.of(((64, 4096), (256, 1024), (8, 4096), (1, 32768), (1, 1024)), ((2, 40),)):
         yield decoding(seqs, context, 32, 8, 128)
-    yield decoding(64, 4096, 32, 4, 128)
-    yield decoding(64, 4096, 64, 8, 64)
-    for tokens in (1024, 8192):
-        yield prompt(tokens, 32, 8, 128)
-    yield prompt(8192, 16, 16, 64)
-    yield from small_cases()
-    for rows in (1, 16, 64, 1024):
-        yield from linear_cases(rows, 4096, 6144)
-    for rows, dtype in itertools.product((1, 64), (BF16, torch.float32)):
-        yield from sampling_cases(rows, dtype)
+    for heads, kv_heads, dim in scale.of(((32, 4, 128), (64, 8, 64)), ()):
+        yield decoding(64, 4096, heads, kv_heads, dim)
+    yield decoding(*scale.of((64, 4096), (1, 40)), 32, 8, 128, FP8)
+    for seqs, context, heads in scale.of(((64, 4096, 16), (1, 32768, 128)), ((1, 40, 16),)):
+        yield latent(seqs, context, heads)
+    for sizes in scale.of(((1024, 32, 8, 128), (8192, 32, 8, 128), (8192, 16, 16, 64)), ((20, 2, 1, 64),)):
+        yield prompt(*sizes)
+    yield from small_cases(*scale.of((8192, 4096, 14336), (16, 64, 96)))
+    for rows in scale.of((1, 16, 64, 1024), (3,)):
+        yield from linear_cases(rows, *scale.of((4096, 6144), (256, 128)))
+    for rows in scale.of((1, 64, 4096), (2,)):
+        yield expert_case(rows, *scale.of((128, 8, 2048, 768), (4, 2, 64, 32)))
+    for rows, dtype in itertools.product(scale.of((1, 64), (2,)), (BF16, torch.float32)):
+        yield from sampling_cases(rows, dtype, scale.of(128256, 500))
 
 
-def decoding(seqs: int, context: int, heads: int, kv_heads: int, dim: int) -> Case:
+def decoding(seqs: int, context: int, heads: int, kv_heads: int, dim: int, cache: torch.dtype = BF16) -> Case:
     q, kv, tables = paged(seqs, seqs, context, heads, kv_heads, dim)
+    kv = kv.to(cache)
     starts, lengths = torch.arange(seqs + 1, dtype=torch.int32), torch.full((seqs,), context, dtype=torch.int32)
-    moved = seqs * context * kv_heads * dim * 4
-    name = f"attention, decode, {seqs} x {context}, {heads}/{kv_heads}x{dim}"
+    moved = 2 * seqs * context * kv_heads * dim * cache.itemsize
+    name = f"attention, decode, {seqs} x {context}, {heads}/{kv_heads}x{dim}{', fp8 cache' * (cache == FP8)}"
     return Case(name, lambda: attention.paged_attention(q, kv, tables, starts, lengths, dim**-0.5), moved)
+
+
+def latent(seqs: int, context: int, heads: int) -> Case:
+    _, kv, tables = paged(seqs, seqs, context, 1, 1, 576)
+    q = torch.randn(seqs, heads, 576, dtype=BF16)
+    starts, lengths = torch.arange(seqs + 1, dtype=torch.int32), torch.full((seqs,), context, dtype=torch.int32)
+    moved, flop = seqs * context * 576 * 2, 2.0 * seqs * context * heads * (576 + 512)
+    name = f"latent attention, decode, {seqs} x {context}, {heads} x 512 + 64"
+    return Case(name, lambda: attention.latent_attention(q, kv[:1], tables, starts, lengths, 0.1, 512), moved, flop)
 
 
 def prompt(tokens: int, heads: int, kv_heads: int, dim: int) -> Case:
@@ -97,8 +151,7 @@ def paged(tokens: int, seqs: int, context: int, heads: int, kv_heads: int, dim: 
     return torch.randn(tokens, heads, dim, dtype=BF16), kv, torch.randperm(seqs * blocks).int().view(seqs, blocks)
 
 
-def small_cases() -> Iterator[Case]:
-    rows, hidden, wide = 8192, 4096, 14336
+def small_cases(rows: int, hidden: int, wide: int) -> Iterator[Case]:
     x, residual, weight = (
         torch.randn(rows, hidden, dtype=BF16),
         torch.randn(rows, hidden, dtype=BF16),
@@ -108,11 +161,11 @@ def small_cases() -> Iterator[Case]:
     packed, slots = torch.randn(rows, 48, 128, dtype=BF16), torch.randperm(rows)
     kv, table = torch.empty(2, rows // 16, 8, 16, 128, dtype=BF16), torch.randn(rows, 128)
     q, k, v = packed.split((32, 8, 8), dim=1)
-    yield Case("RMS norm, 8192 x 4096", lambda: norm.rms_norm(x, weight, 1e-5), 2 * x.nbytes)
-    yield Case("added RMS norm, 8192 x 4096", lambda: norm.add_rms_norm(x, residual, weight, 1e-5), 4 * x.nbytes)
-    yield Case("SiLU and mul, 8192 x 14336", lambda: activation.silu_and_mul(gate), 1.5 * gate.nbytes)
-    yield Case("rotary, 8192 x 40 x 128", lambda: rotary.apply_rotary(q, k, slots, table), 2 * 40 / 48 * packed.nbytes)
-    yield Case("KV write, 8192 x 8 x 128", lambda: kv_write.write_kv(k, v, kv, slots), 2 * 16 / 48 * packed.nbytes)
+    yield Case(f"RMS norm, {rows} x {hidden}", lambda: norm.rms_norm(x, weight, 1e-5), 2 * x.nbytes)
+    yield Case(f"added RMS norm, {rows} x {hidden}", lambda: norm.add_rms_norm(x, residual, weight, 1e-5), 4 * x.nbytes)
+    yield Case(f"SiLU and mul, {rows} x {wide}", lambda: activation.silu_and_mul(gate), 1.5 * gate.nbytes)
+    yield Case(f"rotary, {rows} x 40 x 128", lambda: rotary.apply_rotary(q, k, slots, table), 2 * 40 / 48 * packed.nbytes)
+    yield Case(f"KV write, {rows} x 8 x 128", lambda: kv_write.write_kv(k, v, kv, slots), 2 * 16 / 48 * packed.nbytes)
 
 
 def linear_cases(rows: int, k: int, n: int) -> Iterator[Case]:
@@ -125,10 +178,24 @@ def linear_cases(rows: int, k: int, n: int) -> Iterator[Case]:
     yield Case(f"int8 linear, {rows} x {k} x {n}", lambda: gemm_int8.linear(x, int8), int8.data.nbytes, flop)
     moved = grouped.values.nbytes + 2 * some.nbytes
     yield Case(f"4-bit linear, {rows} x {k} x {n}", lambda: gemm_grouped.linear(x, grouped), moved, flop)
+    for what, shape in (("row", (n, 1)), ("block", (-(-n // 128), -(-k // 128)))):
+        fp8 = Fp8Weight(plain.to(FP8), torch.rand(shape))
+        call = partial(gemm_fp8.linear, x, fp8)
+        yield Case(f"fp8 linear, scales by {what}, {rows} x {k} x {n}", call, fp8.data.nbytes, flop)
 
 
-def sampling_cases(rows: int, dtype: torch.dtype) -> Iterator[Case]:
-    logits, seeds = torch.randn(rows, 128256, dtype=dtype) * 3, torch.randint(0, 2**62, (rows, 2))
+def expert_case(tokens: int, count: int, top: int, hidden: int, size: int) -> Case:
+    x, shares = torch.randn(tokens, hidden, dtype=BF16), torch.rand(tokens, top)
+    chosen = torch.rand(tokens, count).topk(top).indices
+    gate_up, down = torch.randn(count, 2 * size, hidden, dtype=BF16), torch.randn(count, hidden, size, dtype=BF16)
+    used = len(chosen.unique()) / count
+    name = f"experts, {tokens} tokens, {top} of {count}, {hidden} x {size}"
+    moved = used * (gate_up.nbytes + down.nbytes)
+    return Case(name, lambda: moe.mix(x, chosen, shares, gate_up, down), moved, 6.0 * tokens * top * hidden * size)
+
+
+def sampling_cases(rows: int, dtype: torch.dtype, columns: int) -> Iterator[Case]:
+    logits, seeds = torch.randn(rows, columns, dtype=dtype) * 3, torch.randint(0, 2**62, (rows, 2))
     for name, options in (
         ("greedy", [0, 0, 1, 0]),
         ("plain", [1, 0, 1, 0]),
@@ -136,12 +203,12 @@ def sampling_cases(rows: int, dtype: torch.dtype) -> Iterator[Case]:
         ("top-k", [1, 20, 0.9, 0]),
     ):
         params = torch.tensor([options] * rows, dtype=torch.float64)
-        title = f"choose, {name}, {rows} x 128256 {str(dtype).removeprefix('torch.')}"
+        title = f"choose, {name}, {rows} x {columns} {str(dtype).removeprefix('torch.')}"
         yield Case(title, lambda params=params: sampling.choose(logits, None, params, seeds), logits.nbytes)
 
 
-def report(case: Case, limits: Limits) -> None:
-    seconds = do_bench(case.call) / 1e3
+def report(case: Case, limits: Limits, scale: Scale) -> None:
+    seconds = scale.seconds(case.call)
     parts = [f"{1e6 * seconds:.0f}"]
     least = max(case.moved / limits.bandwidth, case.flop / limits.matrix)
     parts.append(f"{case.moved / seconds / 1e12:.2f}" if case.moved else "–")
@@ -149,7 +216,7 @@ def report(case: Case, limits: Limits) -> None:
     print(f"| {case.name} | {' | '.join(parts)} | {least / seconds:.0%} |", flush=True)
 
 
-def sweep() -> None:
+def sweep(scale: Scale) -> None:
     """The best divisions of attention's work for some usual sizes."""
     choose = attention.choose_shape
     for case, dims in (
@@ -164,61 +231,71 @@ def sweep() -> None:
             shape = attention.Shape(*values)
             attention.choose_shape = lambda *_, shape=shape: shape
             try:
-                found.append((do_bench(made.call, warmup=5, rep=30), shape))
+                found.append((scale.seconds(made.call, warmup=5, rep=30), shape))
             except Exception as error:  # too much shared memory, say
                 print(f"  {shape}: {type(error).__name__}")
         attention.choose_shape = choose
-        usual = do_bench(made.call, warmup=5, rep=30)
-        best = "; ".join(f"{1e3 * t:.0f} us {dataclasses.astuple(s)}" for t, s in sorted(found, key=lambda pair: pair[0])[:3])
-        print(f"{made.name}: as it is {1e3 * usual:.0f} us; best (rows, tile, splits, warps, stages): {best}", flush=True)
+        usual = scale.seconds(made.call, warmup=5, rep=30)
+        best = "; ".join(f"{1e6 * t:.0f} us {dataclasses.astuple(s)}" for t, s in sorted(found, key=lambda pair: pair[0])[:3])
+        print(f"{made.name}: as it is {1e6 * usual:.0f} us; best (rows, tile, splits, warps, stages): {best}", flush=True)
 
 
 MODELS = {"llama-8b": models.LLAMA_8B, "qwen3-30b-a3b": models.QWEN3_30B_A3B}
 
 
-def model_rows(name: str, limits: Limits, batches: list[int]) -> None:
+@dataclass(slots=True)
+class Load:
+    prompt: int = 1024
+    answer: int = 128
+    chunk: int = 8192  # tokens of a step
+
+
+def model_rows(name: str, limits: Limits, batches: list[int], scale: Scale) -> None:
     with TemporaryDirectory() as folder:
-        per_seq = (PROMPT + ANSWER) // 16 + 1
-        options = {"dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": max(batches), "max_num_batched_tokens": CHUNK}
+        load, config = scale.of((Load(), MODELS[name]), (Load(20, 5, 64), MODELS[name] | models.TINY))
+        per_seq = (load.prompt + load.answer) // 16 + 1
+        options = {"dtype": "bfloat16", "max_model_len": 2048, "max_num_seqs": max(batches)}
         began = time.monotonic()
-        worker = models.make_worker(Path(folder), per_seq * max(batches), MODELS[name], device="cuda", **options)
+        worker = models.make_worker(
+            Path(folder), per_seq * max(batches), config, device=scale.device, max_num_batched_tokens=load.chunk, **options
+        )
         print(f"{name}: loaded and captured in {time.monotonic() - began:.0f} s", flush=True)
         print("| Batch | Prompt tokens/s | Decode tokens/s | Step ms | of it on the device | besides | Share of the limit |")
         print("|---|---|---|---|---|---|---|", flush=True)
         for count in batches:
-            run_batch(worker, count, per_seq, limits)
+            run_batch(worker, count, per_seq, limits, load, scale)
 
 
-def run_batch(worker: Worker, count: int, per_seq: int, limits: Limits) -> None:
+def run_batch(worker: Worker, count: int, per_seq: int, limits: Limits, load: Load, scale: Scale) -> None:
     batch = models.Batch(worker, 16, per_seq)
-    prompts = [[(7 * i + 31 * s) % 1000 for i in range(PROMPT)] for s in range(count)]
+    prompts = [[(7 * i + 31 * s) % 1000 for i in range(load.prompt)] for s in range(count)]
     for _ in range(2):  # the first compiles what is to be compiled
-        torch.cuda.synchronize()
+        scale.wait()
         began = time.monotonic()
-        batch.prefill(prompts, CHUNK)
+        batch.prefill(prompts, load.chunk)
         prefill = time.monotonic() - began
         batch.decode()
         if _ == 0:
             batch.free()
     steps = []
-    for _ in range(ANSWER - 2):
+    for _ in range(load.answer - 2):
         began = time.monotonic()
         batch.decode()
         steps.append(time.monotonic() - began)
     step = statistics.median(steps)
-    device = on_device(worker, batch)
+    device = 0.0 if scale.small else on_device(batch)
     weights = sum(t.nbytes for t in tensors_of(worker))
     layers = worker._loaded_pool().layers
     read = weights + len(layers) * layers[0][:, 0].nbytes / 16 * sum(batch.lengths)
     print(
-        f"| {count} | {count * PROMPT / prefill:.0f} | {count / step:.0f} | {1e3 * step:.2f} | {1e3 * device:.2f} "
+        f"| {count} | {count * load.prompt / prefill:.0f} | {count / step:.0f} | {1e3 * step:.2f} | {1e3 * device:.2f} "
         f"| {1e3 * (step - device):.2f} | {read / limits.bandwidth / step:.0%} |",
         flush=True,
     )
     batch.free()
 
 
-def on_device(worker: Worker, batch: models.Batch) -> float:
+def on_device(batch: models.Batch) -> float:
     """Seconds in which kernels run during a step."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(3):
@@ -239,23 +316,33 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="kernels with this in their name; no models")
     parser.add_argument("--sweep", action="store_true")
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--models", nargs="*", default=["llama-8b"], choices=MODELS)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
     args = parser.parse_args()
-    with torch.device("cuda"):
-        limits = measure_limits()
-        print(f"{torch.cuda.get_device_name()}: copies {limits.bandwidth / 1e12:.2f} TB/s read and written, ", end="")
+    scale = Scale(args.device)
+    if scale.small:
+        if args.sweep:
+            parser.error("--sweep needs a GPU")
+        args.batches = [2]
+        sys.path.insert(0, str(Path(__file__).parents[2] / "tests/kernels/triton/interpreted"))
+        importlib.import_module("interpreter").repair()
+    with torch.device(args.device):
+        limits = measure_limits(scale)
+        device_name = scale.device if scale.small else torch.cuda.get_device_name()
+        print(f"{device_name}: copies {limits.bandwidth / 1e12:.2f} TB/s read and written, ", end="")
         print(f"bf16 products {limits.matrix / 1e12:.0f} TFLOP/s\n")
         if args.sweep:
-            sweep()
+            sweep(scale)
         print("| Kernel | us | TB/s | TFLOP/s | Share of the limit |\n|---|---|---|---|---|")
-        for case in cases():
+        for case in cases(scale):
             if args.only in case.name:
-                report(case, limits)
+                report(case, limits, scale)
     for name in args.models if not args.only else ():
         gc.collect()
-        torch.cuda.empty_cache()
-        model_rows(name, limits, args.batches)
+        if not scale.small:
+            torch.cuda.empty_cache()
+        model_rows(name, limits, args.batches, scale)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ OPS = (
     "activation",
     "elementwise",
     "gemm",
+    "gemm_fp8",
     "gemm_int8",
     "gemm_grouped",
     "moe",
@@ -48,6 +49,7 @@ class Ops:
     activation: ModuleType
     elementwise: ModuleType
     gemm: ModuleType
+    gemm_fp8: ModuleType
     gemm_int8: ModuleType
     gemm_grouped: ModuleType
     moe: ModuleType

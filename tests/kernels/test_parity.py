@@ -258,6 +258,31 @@ def paged_shapes(dtype: torch.dtype, **kept: torch.dtype) -> Iterator[Case]:
     yield paged_case([1] * 9, [100] * 9, dtype=dtype, **kept, heads=16, kv_heads=4, head_dim=96, window=60)
 
 
+def latent_case(
+    queries: list[int], contexts: list[int], *, dtype: torch.dtype, cache: torch.dtype | None = None, heads: int = 3,
+    rank: int = 32, tail: int = 16, block_size: int = 16,
+) -> Case:  # fmt: skip
+    """As paged_case, with one vector a token."""
+    needed = [-(-context // block_size) for context in contexts]
+    rows = poisoned(1, sum(needed) + 3, 1, block_size, rank + tail, dtype=cache or dtype)
+    free = torch.randperm(rows.shape[1]).tolist()
+    tables = torch.full((len(contexts), max(needed, default=0) + 2), 2**30, dtype=torch.int32)
+    for seq, context in enumerate(contexts):
+        for block in range(needed[seq]):
+            tables[seq, block] = free.pop()
+            filled = min(block_size, context - block * block_size)
+            rows[0, int(tables[seq, block]), 0, :filled] = randn(filled, rank + tail, dtype=cache or dtype)
+    start = torch.tensor([0, *itertools.accumulate(queries)], dtype=torch.int32)
+    q, lengths = randn(int(start[-1]), heads, rank + tail, dtype=dtype), torch.tensor(contexts, dtype=torch.int32)
+    return lambda attention: (attention.latent_attention(q, rows, tables, start, lengths, 0.2, rank),)
+
+
+def latent_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
+    yield latent_case([], [], dtype=dtype)
+    yield latent_case([1, 1], [1, 70], dtype=dtype)
+    yield latent_case([40, 1, 3], [60, 5, 3], dtype=dtype, block_size=5)
+
+
 # ---- linear
 
 
@@ -317,6 +342,42 @@ def int8_pack_cases(dtype: torch.dtype) -> Iterator[Case]:
     weight = randn(40, 50, dtype=dtype)
     weight[3], weight[4], weight[5, 1] = 0, 1e-38, 3e4
     yield lambda gemm: (gemm.rows(gemm.pack(weight.t().contiguous().t()), torch.arange(40), torch.float32),)
+
+
+# ---- linear with weights in floats of 8 bits
+
+
+def fp8_weight(n: int, k: int, scales: str) -> tuple[Tensor, Tensor]:
+    """`scales`: "whole", "rows", "blocks" or "blocks by row". Powers of 2, so that a weight is exact in every type of float."""
+    shape = {"whole": (1,), "rows": (n, 1), "blocks": (-(-n // 128), -(-k // 128)), "blocks by row": (n, -(-k // 128))}[scales]
+    powers = torch.randint(-13, -8, shape) - k.bit_length() // 2
+    return (torch.randn(n, k) * 20).to(torch.float8_e4m3fn), 2.0**powers
+
+
+def fp8_rows(m: int, k: int, dtype: torch.dtype) -> Tensor:
+    """What rounding to floats of 8 bits leaves as it is."""
+    x = (torch.randn(m, k) * 90).clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    x[:, ::128] = 448
+    return x.to(dtype)
+
+
+def fp8_linear_cases(dtype: torch.dtype) -> Iterator[Case]:
+    sizes = ((576, 960), (128, 32), (63, 33), (1, 1), (200, 300))
+    for (k, n), scales in itertools.product(sizes, ("whole", "rows", "blocks", "blocks by row")):
+        weight, bias = fp8_weight(n, k, scales), randn(n, dtype=dtype) if n != 32 else None
+        for m in (0, 1, 3, 17, 70):
+            x = fp8_rows(m, k, dtype)
+            yield lambda gemm, x=x, w=weight, b=bias: (gemm.linear(x, gemm.pack(*w, x.dtype), b),)
+    batch, broken = fp8_rows(6, k, dtype).view(2, 3, k), fp8_rows(3, k, dtype)
+    broken[0, 3], broken[1, 9] = torch.nan, torch.inf
+    yield lambda gemm: (gemm.linear(batch, gemm.pack(*weight, dtype)),)
+    yield lambda gemm: (gemm.linear(broken, gemm.pack(*weight, dtype)).isfinite(),)
+
+
+def fp8_rows_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for (n, k), scales in itertools.product(((300, 200), (33, 7), (1, 1)), ("whole", "rows", "blocks", "blocks by row")):
+        weight, indices = fp8_weight(n, k, scales), torch.randint(0, n, (2, 3))
+        yield lambda gemm, w=weight, i=indices: (gemm.rows(gemm.pack(*w, dtype), i, dtype),)
 
 
 # ---- linear with weights in groups
@@ -421,6 +482,24 @@ def logprobs_cases(dtype: torch.dtype) -> Iterator[Case]:
         yield lambda sampling: sampling.logprobs(wide, None, tokens[:3], 7, 3000)
 
 
+def penalize_cases(dtype: torch.dtype) -> Iterator[Case]:
+    if dtype != torch.float32:
+        return
+    for count in (0, 1, 300):
+        logits, cells = torch.randn(4, 200), torch.randperm(800)[:count]
+        counts, penalties = torch.randint(0, 4, (count,)).float(), torch.rand(4, 3) * 2 - 0.5
+        penalties[:, 0] += 1
+
+        def run(
+            sampling: ModuleType, given: tuple[Tensor, ...] = (cells, counts, cells // 200, penalties), logits: Tensor = logits
+        ) -> tuple[Tensor, ...]:
+            changed = logits.clone()
+            sampling.penalize(changed, *given)
+            return (changed,)
+
+        yield run
+
+
 # ---- mixture of experts
 
 
@@ -442,6 +521,16 @@ def experts_cases(dtype: torch.dtype) -> Iterator[Case]:
         yield run
 
 
+def route_cases(dtype: torch.dtype) -> Iterator[Case]:
+    if dtype != torch.float32:
+        return
+    for tokens, count, top_k in ((0, 8, 2), (1, 8, 1), (5, 60, 4), (3, 128, 8)):
+        logits, bias = torch.randn(tokens, count) * 2, torch.randn(count)
+        yield lambda moe, x=logits, k=top_k: moe.route(x, k)
+        yield lambda moe, x=logits, k=top_k: moe.route(x, k, renormalize=True, scale=2.5)
+        yield lambda moe, x=logits, k=top_k, b=bias: moe.route(x, k, b, sigmoid=True, renormalize=True)
+
+
 CASES = {
     ("norm", "rms_norm"): rms_norm_cases,
     ("norm", "add_rms_norm"): add_rms_norm_cases,
@@ -455,9 +544,13 @@ CASES = {
     ("elementwise", "add"): add_cases,
     ("kv_write", "write_kv"): write_kv_cases,
     ("attention", "paged_attention"): paged_attention_cases,
+    ("attention", "latent_attention"): latent_attention_cases,
     ("gemm", "linear"): linear_cases,
     ("gemm", "rows"): rows_cases,
     ("gemm", "pack"): pack_cases,
+    ("gemm_fp8", "linear"): fp8_linear_cases,
+    ("gemm_fp8", "rows"): fp8_rows_cases,
+    ("gemm_fp8", "pack"): fp8_rows_cases,
     ("gemm_int8", "linear"): int8_linear_cases,
     ("gemm_int8", "rows"): int8_rows_cases,
     ("gemm_int8", "pack"): int8_pack_cases,
@@ -466,8 +559,10 @@ CASES = {
     ("gemm_grouped", "pack"): grouped_pack_cases,
     ("moe", "pack"): experts_cases,
     ("moe", "mix"): experts_cases,
+    ("moe", "route"): route_cases,
     ("sampling", "choose"): choose_cases,
     ("sampling", "logprobs"): logprobs_cases,
+    ("sampling", "penalize"): penalize_cases,
 }
 
 

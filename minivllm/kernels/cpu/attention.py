@@ -54,3 +54,10 @@ def paged_attention(
         sliding_window, sinks, alibi_slopes,
     )  # fmt: skip
     return out
+
+
+def latent_attention(
+    q: Tensor, cache: Tensor, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, scale: float, rank: int
+) -> Tensor:
+    """See reference.attention."""
+    return reference.latent_attention(q, cache, block_tables, query_start, context_lens, scale, rank)

@@ -12,6 +12,19 @@ def pack(weight: Tensor) -> list[gemm.PackedLinear | Tensor]:
     return [gemm.pack(one) for one in weight]
 
 
+def route(
+    logits: Tensor,
+    top_k: int,
+    bias: Tensor | None = None,
+    *,
+    sigmoid: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """See reference.moe."""
+    return reference.route(logits, top_k, bias, sigmoid=sigmoid, renormalize=renormalize, scale=scale)
+
+
 def mix(
     x: Tensor,
     experts: Tensor,

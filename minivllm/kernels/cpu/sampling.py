@@ -46,6 +46,11 @@ def logprobs(logits: Tensor, rows: Tensor | None, tokens: Tensor, count: int, vo
     return values, ids, ranks
 
 
+def penalize(logits: Tensor, cells: Tensor, counts: Tensor, owners: Tensor, penalties: Tensor) -> None:
+    """See reference.sampling: too few cells to gain anything."""
+    reference.penalize(logits, cells, counts, owners, penalties)
+
+
 def _num_rows(logits: Tensor, rows: Tensor | None) -> int:
     if rows is None:
         return logits.shape[0]

@@ -53,6 +53,17 @@ def paged_attention(
     return out
 
 
+def latent_attention(
+    q: Tensor, cache: Tensor, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, scale: float, rank: int
+) -> Tensor:
+    """As `paged_attention` where all heads have the same key, whose first `rank` elements are also the value.
+
+    q: [num_tokens, num_heads, dim]; cache: [1, num_blocks, 1, block_size, dim]; back comes [num_tokens, num_heads, rank].
+    """
+    kv = cache.expand(2, *cache.shape[1:])
+    return paged_attention(q, kv, block_tables, query_start, context_lens, scale)[..., :rank]
+
+
 def _gather(kv: Tensor, table: Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:
     """Keys and values of positions low..high as fp32 [num_kv_heads, high - low, head_dim]."""
     block_size = kv.shape[3]

@@ -10,6 +10,28 @@ def pack(weight: Tensor) -> Tensor:
     return weight
 
 
+def route(
+    logits: Tensor,
+    top_k: int,
+    bias: Tensor | None = None,
+    *,
+    sigmoid: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """fp32 [num_tokens, num_experts] -> experts of each token, int64 [num_tokens, top_k], best first, and shares, fp32 alike.
+
+    Scores are softmax or sigmoid of the logits. bias, fp32 [num_experts], counts for the choice, not for the shares. Shares are
+    scores, made to sum to 1 if they are renormalized, times scale.
+    """
+    scores = logits.sigmoid() if sigmoid else logits.softmax(-1)
+    experts = (scores if bias is None else scores + bias).topk(top_k, dim=-1).indices
+    shares = scores.gather(1, experts)
+    if renormalize:
+        shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)
+    return experts, shares * scale
+
+
 def mix(
     x: Tensor,
     experts: Tensor,

@@ -56,6 +56,20 @@ def logprobs(logits: Tensor, rows: Tensor | None, tokens: Tensor, count: int, vo
     return torch.cat((own, top), dim=1) - log_sum, torch.cat((tokens[:, None], ids), dim=1), (wide > own).sum(-1) + 1
 
 
+def penalize(logits: Tensor, cells: Tensor, counts: Tensor, owners: Tensor, penalties: Tensor) -> None:
+    """Change single cells of logits, fp32 [rows, columns] and contiguous, for tokens that came before.
+
+    cells: int64 [n], row * columns + column, none twice. counts: fp32 [n], how often the token was generated. owners: int64
+    [n], rows of `penalties`, fp32 [*, 3]: what positive logits are divided by and others multiplied with, what is subtracted
+    for each time that the token was generated, and what if it was at all.
+    """
+    flat = logits.view(-1)
+    values = flat[cells]
+    repetition, frequency, presence = penalties[owners].unbind(-1)
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    flat[cells] = values - (frequency * counts + presence * (counts > 0))
+
+
 def _choose_of_top(wide: Tensor, params: Tensor, seeds: Tensor) -> Tensor:
     """Rows with a top_k: only their k candidates are looked at."""
     temperature, top_k, top_p, min_p = params[:, :, None].unbind(1)  # [rows, 1] each

@@ -91,6 +91,20 @@ def _tiles(first, last, window, split, TILE: tl.constexpr, SPLITS: tl.constexpr,
     return low, begin, full, tl.minimum(tl.maximum((first + 1) // TILE, full), end), end
 
 
+@triton.jit
+def _queries(start_ptr, num_seqs, QUERIES: tl.constexpr, DECODE: tl.constexpr):
+    """The program's sequence, where that starts and how many queries it has, and how many come before the program's."""
+    if DECODE:
+        seq = tl.program_id(0)
+        skipped = 0
+    else:
+        block = tl.num_programs(0) - 1 - tl.program_id(0)  # the ends of long prompts, which take longest, first
+        seq = find_owner(start_ptr, num_seqs, block, QUERIES)
+        skipped = (block - tl.load(start_ptr + seq) // QUERIES - seq) * QUERIES
+    start = tl.load(start_ptr + seq)
+    return seq, start, tl.load(start_ptr + seq + 1) - start, skipped
+
+
 @triton.jit(do_not_specialize=["num_seqs", "window", "table_stride"])
 def attention_kernel(
     out_ptr, stats_ptr, q_ptr, key_ptr, value_ptr, table_ptr, start_ptr, context_ptr, slope_ptr, sink_ptr,
@@ -107,15 +121,7 @@ def attention_kernel(
     PRECISION: tl.constexpr = "tf32x3" if WIDE else "tf32"
     kv_head = tl.program_id(1)
     split = tl.program_id(2)
-    if DECODE:
-        seq = tl.program_id(0)
-        skipped = 0
-    else:
-        block = tl.num_programs(0) - 1 - tl.program_id(0)  # the ends of long prompts, which take longest, first
-        seq = find_owner(start_ptr, num_seqs, block, QUERIES)
-        skipped = (block - tl.load(start_ptr + seq) // QUERIES - seq) * QUERIES
-    start = tl.load(start_ptr + seq)
-    query_len = tl.load(start_ptr + seq + 1) - start
+    seq, start, query_len, skipped = _queries(start_ptr, num_seqs, QUERIES, DECODE)
     if skipped >= query_len:
         return
     context_len = tl.load(context_ptr + seq)
@@ -170,6 +176,74 @@ def attention_kernel(
         acc = acc * (v_scale / tl.where(total == 0, 1.0, total))[:, None]
         out_ptrs = out_ptr + at.to(tl.int64)[:, None] * out_stride + head[:, None] * DIM + dims[None, :]
         tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+@triton.jit(do_not_specialize=["num_seqs", "table_stride"])
+def latent_kernel(
+    out_ptr, stats_ptr, q_ptr, cache_ptr, table_ptr, start_ptr, context_ptr, num_seqs, scale, q_stride, table_stride,
+    HEADS: tl.constexpr, SHARING: tl.constexpr, RANK: tl.constexpr, RANK_PAD: tl.constexpr, TAIL: tl.constexpr,
+    TAIL_PAD: tl.constexpr, PAGE: tl.constexpr, ROWS: tl.constexpr, TILE: tl.constexpr, SPLITS: tl.constexpr,
+    DECODE: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """Grid: blocks of queries, of SHARING heads, parts of the keys. A key has RANK elements, which are the value as well, and
+    TAIL more. out and stats as in attention_kernel, with RANK for DIM."""
+    QUERIES: tl.constexpr = ROWS // SHARING
+    PRECISION: tl.constexpr = "tf32x3" if WIDE else "tf32"
+    split = tl.program_id(2)
+    seq, start, query_len, skipped = _queries(start_ptr, num_seqs, QUERIES, DECODE)
+    if skipped >= query_len:
+        return
+    context_len = tl.load(context_ptr + seq)
+    first = context_len - query_len + skipped
+    last = tl.minimum(first + QUERIES, context_len) - 1
+
+    rows = tl.arange(0, ROWS)
+    dims = tl.arange(0, RANK_PAD)
+    tail = tl.arange(0, TAIL_PAD)
+    token = rows // SHARING
+    head = tl.program_id(1) * SHARING + rows % SHARING
+    real = (skipped + token < query_len) & (head < HEADS)
+    at = (start + skipped + token).to(tl.int64)
+    mask = real[:, None] & (dims < RANK)[None, :]
+    q_ptrs = q_ptr + (at * q_stride + head * (RANK + TAIL))[:, None]
+    q = tl.load(q_ptrs + dims[None, :], mask=mask, other=0.0)
+    q_tail = tl.load(q_ptrs + RANK + tail[None, :], mask=real[:, None] & (tail < TAIL)[None, :], other=0.0)
+    if WIDE:
+        q = q.to(tl.float32)
+        q_tail = q_tail.to(tl.float32)
+    biggest = tl.full((ROWS,), -float("inf"), tl.float32)
+    total = tl.zeros((ROWS,), tl.float32)
+    acc = tl.zeros((ROWS, RANK_PAD), tl.float32)
+
+    _, begin, _, _, end = _tiles(first, last, 0, split, TILE, SPLITS, False)
+    for tile in range(begin, end):
+        key_at = tile * TILE + tl.arange(0, TILE)
+        readable = key_at <= last
+        page = tl.load(table_ptr + seq.to(tl.int64) * table_stride + key_at // PAGE, mask=readable, other=0).to(tl.int64)
+        keys = cache_ptr + (page * PAGE + key_at % PAGE) * (RANK + TAIL)
+        k = tl.load(keys[:, None] + dims[None, :], mask=readable[:, None] & (dims < RANK)[None, :], other=0.0).to(q.dtype)
+        k_tail = tl.load(keys[None, :] + RANK + tail[:, None], mask=readable[None, :] & (tail < TAIL)[:, None], other=0.0)
+        scores = tl.dot(q_tail, k_tail.to(q.dtype), input_precision=PRECISION)
+        scores = tl.dot(q, tl.trans(k), scores, input_precision=PRECISION) * scale
+        scores = tl.where(key_at[None, :] <= (first + token)[:, None], scores, -float("inf"))
+        bigger = tl.maximum(biggest, tl.max(scores, 1))
+        base = tl.where(bigger == -float("inf"), 0.0, bigger)
+        weights = tl.exp2(scores - base[:, None])
+        shrink = tl.exp2(biggest - base)
+        total = total * shrink + tl.sum(weights, 1)
+        acc = tl.dot(weights.to(q.dtype), k, acc * shrink[:, None], input_precision=PRECISION)
+        biggest = bigger
+
+    place = at * HEADS + head
+    if SPLITS > 1:
+        place = place * SPLITS + split
+        tl.store(stats_ptr + place * 2, biggest, mask=real)
+        tl.store(stats_ptr + place * 2 + 1, total, mask=real)
+        if (begin < end) | (split == 0):
+            tl.store(out_ptr + place[:, None] * RANK + dims[None, :], acc, mask=mask)
+    else:
+        acc = acc / tl.where(total == 0, 1.0, total)[:, None]
+        tl.store(out_ptr + place[:, None] * RANK + dims[None, :], acc.to(out_ptr.dtype.element_ty), mask=mask)
 
 
 @triton.jit
@@ -263,6 +337,43 @@ def paged_attention(
         reduction_kernel[(num_tokens, num_heads)](
             out, target, stats, float(v_scale), out.stride(0), num_heads, dim, dim_pad, splits, num_warps=1 if dim <= 64 else 4
         )
+    return out
+
+
+def latent_attention(
+    q: Tensor, cache: Tensor, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, scale: float, rank: int
+) -> Tensor:
+    """See reference.attention. What paged_attention says of tokens and tables holds here, too."""
+    num_tokens, num_heads, dim = q.shape
+    num_seqs, page = context_lens.shape[0], cache.shape[3]
+    if cache.shape[4] != dim or not q.is_contiguous() or not cache.is_contiguous():
+        raise ValueError(f"shapes or strides do not fit: q {list(q.shape)} {q.stride()}, cache {list(cache.shape)}")
+    out = torch.empty((num_tokens, num_heads, rank), dtype=q.dtype, device=q.device)
+    if not num_tokens:
+        return out
+    decode, wide = num_tokens == num_seqs, torch.float32 in (q.dtype, cache.dtype)
+    # Sums of 512 elements a row fill the registers: masks of heads have no room beside 64 of them.
+    most_rows = 16 if wide else 64 if num_heads % 64 == 0 else 32
+    rows = max(16, min(most_rows, power_of_2(num_heads) * (1 if decode else -(-num_tokens // num_seqs))))
+    sharing = min(rows, power_of_2(num_heads))
+    queries, head_blocks = rows // sharing, triton.cdiv(num_heads, sharing)
+    splits = 1
+    if decode:
+        wanted = -(-num_processors(q.device) // (num_seqs * head_blocks))
+        splits = min(_MAX_SPLITS, power_of_2(wanted), max(1, power_of_2(block_tables.shape[1] * page // _MIN_SPLIT_KEYS)))
+    target, stats = out, out
+    if splits > 1:
+        target = torch.empty((num_tokens, num_heads, splits, rank), dtype=torch.float32, device=q.device)
+        stats = torch.empty((num_tokens, num_heads, splits, 2), dtype=torch.float32, device=q.device)
+    rank_pad, tail_pad = power_of_2(max(rank, 16)), power_of_2(max(dim - rank, 16))
+    latent_kernel[(num_seqs if decode else num_tokens // queries + num_seqs, head_blocks, splits)](
+        target, stats, q, cache, block_tables, query_start, context_lens, num_seqs, scale * _LOG2E, q.stride(0),
+        block_tables.stride(0), num_heads, sharing, rank, rank_pad, dim - rank, tail_pad, page, rows, 16 if wide else 32,
+        splits, decode, wide, num_warps=8 if rows > 16 else 4, num_stages=2,
+    )  # fmt: skip
+    if splits > 1:
+        reduction_kernel[(num_tokens, num_heads)](out, target, stats, 1.0, out.stride(0), num_heads, rank, rank_pad, splits,
+                                                  num_warps=4)  # fmt: skip
     return out
 
 

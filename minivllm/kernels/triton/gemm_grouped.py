@@ -6,7 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 from minivllm.kernels.reference.gemm_grouped import GroupedWeight, pack, rows
-from minivllm.kernels.triton.launch import linear_shape
+from minivllm.kernels.triton.launch import LinearShape, launch_linear
 
 __all__ = ["GroupedWeight", "linear", "pack", "rows"]
 
@@ -57,17 +57,12 @@ def grouped_kernel(
 def linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> Tensor:
     """See reference.gemm_grouped."""
     n, k = weight.values.shape[0], weight.scales.shape[1] * _GROUP
-    flat = x.reshape(-1, k)
-    out = torch.empty((flat.shape[0], n), dtype=x.dtype, device=x.device)
-    if flat.shape[0]:
-        flat = flat if flat.stride(1) == 1 else flat.contiguous()
-        wide = x.dtype == torch.float32
-        shape = linear_shape(flat.shape[0], n, wide, x.device)
-        groups = 2 if wide else 8 if shape.block_m <= 32 else 2
-        grid = (triton.cdiv(flat.shape[0], shape.block_m), triton.cdiv(n, shape.block_n))
+
+    def launch(grid: tuple[int, int], out: Tensor, rows: Tensor, shape: LinearShape) -> None:
+        groups = 8 if shape.block_m <= 32 and not shape.wide else 2
         grouped_kernel[grid](
-            out, flat, weight.values, weight.scales, weight.least, out if bias is None else bias, flat.shape[0], flat.stride(0),
-            n, k, shape.block_n, shape.block_m, groups, weight.bits, bias is not None, "tf32x3" if wide else "tf32",
-            num_warps=shape.warps, num_stages=shape.stages,
+            out, rows, weight.values, weight.scales, weight.least, out if bias is None else bias, rows.shape[0], rows.stride(0),
+            n, k, shape.block_n, shape.block_m, groups, weight.bits, bias is not None, shape.precision, **shape.options,
         )  # fmt: skip
-    return out.view(*x.shape[:-1], n)
+
+    return launch_linear(x, n, x.dtype == torch.float32, launch)

@@ -10,7 +10,7 @@ import triton.language as tl
 from torch import Tensor
 
 from minivllm.kernels.reference.gemm_int8 import Int8Weight, pack, rows
-from minivllm.kernels.triton.launch import linear_shape
+from minivllm.kernels.triton.launch import LinearShape, launch_linear
 
 __all__ = ["Int8Weight", "linear", "pack", "rows"]
 
@@ -46,17 +46,12 @@ def int8_kernel(
 def linear(x: Tensor, weight: Int8Weight, bias: Tensor | None = None) -> Tensor:
     """See reference.gemm_int8; here x is not rounded to integers, so sums are those of fp32."""
     n, k = weight.data.shape
-    flat = x.reshape(-1, k)
-    out = torch.empty((flat.shape[0], n), dtype=x.dtype, device=x.device)
-    if flat.shape[0]:
-        flat = flat if flat.stride(1) == 1 else flat.contiguous()
-        wide = x.dtype == torch.float32
-        shape = linear_shape(flat.shape[0], n, wide, x.device)
-        block_k = 32 if wide else 256 if shape.block_m <= 32 else 64
-        grid = (triton.cdiv(flat.shape[0], shape.block_m), triton.cdiv(n, shape.block_n))
+
+    def launch(grid: tuple[int, int], out: Tensor, rows: Tensor, shape: LinearShape) -> None:
+        block_k = 32 if shape.wide else 256 if shape.block_m <= 32 else 64
         int8_kernel[grid](
-            out, flat, weight.data, weight.scales, out if bias is None else bias, flat.shape[0], flat.stride(0), n, k,
-            shape.block_n, shape.block_m, block_k, bias is not None, "tf32x3" if wide else "tf32",
-            num_warps=shape.warps, num_stages=shape.stages,
+            out, rows, weight.data, weight.scales, out if bias is None else bias, rows.shape[0], rows.stride(0), n, k,
+            shape.block_n, shape.block_m, block_k, bias is not None, shape.precision, **shape.options,
         )  # fmt: skip
-    return out.view(*x.shape[:-1], n)
+
+    return launch_linear(x, n, x.dtype == torch.float32, launch)

@@ -36,10 +36,10 @@ def kv_write_kernel(
 
 
 def write_kv(k: Tensor, v: Tensor, kv: Tensor, slot_mapping: Tensor, *, k_scale: float = 1.0, v_scale: float = 1.0) -> None:
-    """See reference.kv_write."""
+    """See reference.kv_write. Keys and values may be the same memory."""
     num_tokens, heads, dim = k.shape
     page = kv.shape[3]
-    if kv.shape[2] != heads or kv.shape[4] != dim or k.stride(1) != dim or v.stride(1) != dim or not kv.is_contiguous():
+    if kv.shape[2] != heads or kv.shape[4] != dim or k.stride(1) != dim or v.stride(1) != dim or not kv[0].is_contiguous():
         raise ValueError(f"shapes or strides do not fit: k {list(k.shape)} {k.stride()}, v {v.stride()}, kv {list(kv.shape)}")
     if num_tokens:
         kv_write_kernel[(num_tokens,)](

@@ -7,9 +7,64 @@ from torch import Tensor
 
 from minivllm.kernels.reference.moe import pack
 from minivllm.kernels.triton.activation import gate_with_limit, silu_and_mul
-from minivllm.kernels.triton.launch import find_owner, linear_shape
+from minivllm.kernels.triton.launch import find_owner, linear_shape, power_of_2
 
-__all__ = ["mix", "pack"]
+__all__ = ["mix", "pack", "route"]
+
+_MOST_SORTED = 2048  # pairs that one program sorts by itself; more are left to torch
+_SORT_BLOCK = 32
+
+
+@triton.jit
+def route_kernel(
+    expert_ptr, share_ptr, logits_ptr, bias_ptr, factor, EXPERTS: tl.constexpr, EXPERTS_PAD: tl.constexpr, TOP: tl.constexpr,
+    TOP_PAD: tl.constexpr, SIGMOID: tl.constexpr, BIASED: tl.constexpr, RENORMALIZED: tl.constexpr,
+):  # fmt: skip
+    """Grid: tokens. The best expert, then the best of the others, and so on."""
+    token = tl.program_id(0).to(tl.int64)
+    at = tl.arange(0, EXPERTS_PAD)
+    place = tl.arange(0, TOP_PAD)
+    x = tl.load(logits_ptr + token * EXPERTS + at, mask=at < EXPERTS, other=-float("inf"))
+    if SIGMOID:
+        scores = tl.sigmoid(x)
+    else:
+        scores = tl.exp(x - tl.max(x, 0))
+        scores = scores / tl.sum(scores, 0)
+    merits = scores
+    if BIASED:
+        merits += tl.load(bias_ptr + at, mask=at < EXPERTS, other=0.0)
+    merits = tl.where(at < EXPERTS, merits, -float("inf"))
+    chosen = tl.zeros((TOP_PAD,), tl.int32)
+    shares = tl.zeros((TOP_PAD,), tl.float32)
+    for choice in range(0, TOP):
+        best = tl.minimum(tl.argmax(merits, 0), EXPERTS - 1)  # NaN must not lead out of the weights
+        chosen = tl.where(place == choice, best, chosen)
+        shares = tl.where(place == choice, tl.sum(tl.where(at == best, scores, 0.0), 0), shares)
+        merits = tl.where(at == best, -float("inf"), merits)
+    if RENORMALIZED:
+        shares = shares / (tl.sum(shares, 0) + 1e-20)
+    tl.store(expert_ptr + token * TOP + place, chosen.to(tl.int64), mask=place < TOP)
+    tl.store(share_ptr + token * TOP + place, shares * factor, mask=place < TOP)
+
+
+@triton.jit(do_not_specialize=["num_pairs"])
+def sort_kernel(order_ptr, start_ptr, expert_ptr, num_pairs, EXPERTS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr):
+    """One program: pairs of token and expert in the order of the experts, and where in it each expert begins."""
+    at = tl.arange(0, BLOCK)
+    bins = tl.arange(0, BINS)
+    counts = tl.zeros((BINS,), tl.int32)
+    for begin in range(0, num_pairs, BLOCK):
+        expert = tl.load(expert_ptr + begin + at, mask=begin + at < num_pairs, other=-1)
+        counts += tl.sum((expert[:, None] == bins[None, :]).to(tl.int32), 0)
+    starts = tl.cumsum(counts, 0) - counts
+    tl.store(start_ptr + bins, starts, mask=bins <= EXPERTS)
+    for begin in range(0, num_pairs, BLOCK):
+        inside = begin + at < num_pairs
+        expert = tl.load(expert_ptr + begin + at, mask=inside, other=-1)
+        mine = (expert[:, None] == bins[None, :]).to(tl.int32)
+        place = tl.sum(mine * (starts[None, :] + tl.cumsum(mine, 0) - 1), 1)
+        tl.store(order_ptr + place, (begin + at).to(tl.int64), mask=inside)
+        starts += tl.sum(mine, 0)
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
@@ -53,6 +108,27 @@ def expert_kernel(
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=real[:, None] & (n < N)[None, :])
 
 
+def route(
+    logits: Tensor,
+    top_k: int,
+    bias: Tensor | None = None,
+    *,
+    sigmoid: bool = False,
+    renormalize: bool = False,
+    scale: float = 1.0,
+) -> tuple[Tensor, Tensor]:
+    """See reference.moe."""
+    num_tokens, num_experts = logits.shape
+    experts = torch.empty((num_tokens, top_k), dtype=torch.int64, device=logits.device)
+    shares = torch.empty((num_tokens, top_k), dtype=torch.float32, device=logits.device)
+    if num_tokens:
+        route_kernel[(num_tokens,)](
+            experts, shares, logits.contiguous(), logits if bias is None else bias.contiguous(), float(scale), num_experts,
+            power_of_2(num_experts), top_k, power_of_2(top_k), sigmoid, bias is not None, renormalize, num_warps=1,
+        )  # fmt: skip
+    return experts, shares
+
+
 def mix(
     x: Tensor,
     experts: Tensor,
@@ -68,10 +144,8 @@ def mix(
     if not x.shape[0]:
         return torch.empty_like(x)
     num_experts, top = gate_up.shape[0], experts.shape[1]
-    flat = experts.flatten()
-    order = flat.argsort(stable=True)
-    starts = torch.searchsorted(flat[order], torch.arange(num_experts + 1, device=x.device), out_int32=True)
-    hidden = torch.empty((len(flat), gate_up.shape[1]), dtype=x.dtype, device=x.device)
+    order, starts = _sort(experts.flatten(), num_experts)
+    hidden = torch.empty((len(order), gate_up.shape[1]), dtype=x.dtype, device=x.device)
     _launch(hidden, x.contiguous(), gate_up, gate_up_bias, shares, starts, order, top, first=True)
     gated = gate_with_limit(hidden, limit) if limit else silu_and_mul(hidden)
     parts = torch.empty((x.shape[0], top, down.shape[1]), dtype=x.dtype, device=x.device)
@@ -79,16 +153,29 @@ def mix(
     return parts.sum(1, dtype=torch.float32).to(x.dtype)
 
 
+def _sort(experts: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
+    """int64 [pairs]: places of the pairs in the order of their experts; int32 [num_experts + 1]: where in it each begins."""
+    num_pairs, device = len(experts), experts.device
+    if num_pairs > _MOST_SORTED:
+        order = experts.argsort(stable=True)
+        return order, torch.searchsorted(experts[order], torch.arange(num_experts + 1, device=device), out_int32=True)
+    order = torch.empty(num_pairs, dtype=torch.int64, device=device)
+    starts = torch.empty(num_experts + 1, dtype=torch.int32, device=device)
+    block = min(_SORT_BLOCK, power_of_2(num_pairs))
+    sort_kernel[(1,)](order, starts, experts, num_pairs, num_experts, power_of_2(num_experts + 1), block, num_warps=8)
+    return order, starts
+
+
 def _launch(
     out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None, shares: Tensor, starts: Tensor, order: Tensor, top: int, *,
     first: bool,
 ) -> None:  # fmt: skip
     num_experts, n, k = weight.shape
-    num_pairs, wide = len(order), x.dtype == torch.float32
-    shape = linear_shape(-(-num_pairs // num_experts), n, wide, x.device)
-    block_k = 32 if wide else 128 if shape.block_m <= 32 else 64
+    num_pairs = len(order)
+    shape = linear_shape(-(-num_pairs // num_experts), n, x.dtype == torch.float32, x.device)
+    block_k = 32 if shape.wide else 128 if shape.block_m <= 32 else 64
     expert_kernel[(num_pairs // shape.block_m + num_experts, triton.cdiv(n, shape.block_n))](
         out, x, weight, x if bias is None else bias, shares, starts, order, num_experts, num_pairs,
-        n, k, top, shape.block_m, shape.block_n, block_k, first, bias is not None, "tf32x3" if wide else "tf32",
-        num_warps=shape.warps, num_stages=shape.stages,
+        n, k, top, shape.block_m, shape.block_n, block_k, first, bias is not None, shape.precision,
+        **shape.options,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from minivllm.kernels.reference.sampling import BROKEN, NOTHING_LEFT
 from minivllm.kernels.triton.launch import power_of_2
 
 _BLOCK = 4096
+_CELLS = 128  # that a program penalizes
 _CANDIDATES = 1024  # of a row's top k that are held in registers; with more the row is read again and again
 _BITS = {torch.float32: 32, torch.bfloat16: 16, torch.float16: 19}  # of a key in use: sign, exponent and fraction of the fp32
 
@@ -344,6 +345,22 @@ def logprob_kernel(
     tl.store(rank_ptr + at, tl.sum(ahead, 0).to(tl.int64) + 1)
 
 
+@triton.jit(do_not_specialize=["num_cells"])
+def penalty_kernel(logits_ptr, cell_ptr, count_ptr, owner_ptr, penalty_ptr, num_cells, BLOCK: tl.constexpr):
+    """Grid: blocks of cells."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = at < num_cells
+    logits = logits_ptr + tl.load(cell_ptr + at, mask=mask, other=0)
+    penalties = penalty_ptr + tl.load(owner_ptr + at, mask=mask, other=0) * 3
+    count = tl.load(count_ptr + at, mask=mask, other=0.0)
+    value = tl.load(logits, mask=mask, other=0.0)
+    repetition = tl.load(penalties, mask=mask, other=1.0)
+    value = tl.where(value > 0, tl.div_rn(value, repetition), value * repetition)
+    owed = tl.load(penalties + 1, mask=mask, other=0.0) * count
+    owed += tl.where(count > 0, tl.load(penalties + 2, mask=mask, other=0.0), 0.0)
+    tl.store(logits, value - owed, mask=mask)
+
+
 def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, masks: Tensor | None = None) -> Tensor:
     """See reference.sampling."""
     if masks is not None:
@@ -378,3 +395,13 @@ def logprobs(logits: Tensor, rows: Tensor | None, tokens: Tensor, count: int, vo
     top, ids = (logits if rows is None else logits[rows])[:, :vocab_size].topk(count)
     values = torch.cat((own[:, None], top.float()), dim=1) - log_sum[:, None]
     return values, torch.cat((tokens[:, None], ids), dim=1), ranks
+
+
+def penalize(logits: Tensor, cells: Tensor, counts: Tensor, owners: Tensor, penalties: Tensor) -> None:
+    """See reference.sampling."""
+    if logits.dtype != torch.float32 or not logits.is_contiguous():
+        raise ValueError(f"logits must be contiguous float32, got {logits.dtype} {list(logits.shape)} {logits.stride()}")
+    if len(cells):
+        penalty_kernel[(triton.cdiv(len(cells), _CELLS),)](
+            logits, cells, counts, owners, penalties.contiguous(), len(cells), _CELLS, num_warps=4
+        )

@@ -55,7 +55,7 @@ class LatentAttention(Layer):
         q = torch.cat((self.kv_b_proj.carry_over(q), q_turned), dim=-1)
         k = torch.cat((c, k_turned), dim=-1)  # what is cached
         out = ctx.backend.forward(q, k, k, ctx.kv_caches[self._index], ctx.metadata, self._form)
-        return self.o_proj(self.kv_b_proj.values(out[..., : latent.kv_rank]).flatten(1))
+        return self.o_proj(self.kv_b_proj.values(out).flatten(1))
 
 
 class Projections(Layer):

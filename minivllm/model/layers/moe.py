@@ -20,14 +20,27 @@ class MixtureMLP(Layer):
         self.shared_experts = GatedMLP(spec, ops, dtype, moe.shared_size) if moe.shared_size else None
         self.shared_gate: Tensor | None = self.gate.declare(1, hidden_size, dtype=dtype) if moe.shared_gate else None
         self._moe = moe
+        self._ops = ops.moe
 
     def __call__(self, x: Tensor) -> Tensor:
-        experts, shares = route(self.gate(x), self._moe, self.score_bias)
+        experts, shares = self._route(self.gate(x))
         mixed = self.experts(x, experts, shares)
         if self.shared_experts is None:
             return mixed
         shared = self.shared_experts(x)
         return mixed + (shared if self.shared_gate is None else F.linear(x, self.shared_gate).sigmoid() * shared)
+
+    def _route(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """fp32 [num_tokens, num_experts] -> experts of each token, int64 [num_tokens, top_k], and shares, fp32 alike."""
+        moe = self._moe
+        if moe.score == "sparsemixer":
+            return _sparsemixer(logits, moe)
+        if moe.num_groups > 1:
+            return _route_by_groups(logits, moe, self.score_bias)
+        bias = None if self.score_bias is None else self.score_bias.flatten()
+        return self._ops.route(
+            logits, moe.top_k, bias, sigmoid=moe.score == "sigmoid", renormalize=moe.renormalize, scale=moe.scale
+        )
 
 
 class Router(Layer):
@@ -66,18 +79,13 @@ class Experts(Layer):
         )  # fmt: skip
 
 
-def route(logits: Tensor, moe: MoESpec, score_bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """fp32 [num_tokens, num_experts] -> the experts of each token, int64 [num_tokens, top_k], and their shares, fp32 alike."""
-    if moe.score == "sparsemixer":
-        return _sparsemixer(logits, moe)
+def _route_by_groups(logits: Tensor, moe: MoESpec, score_bias: Tensor | None) -> tuple[Tensor, Tensor]:
+    """As kernels.moe.route, but experts come from the best groups only."""
     scores = logits.sigmoid() if moe.score == "sigmoid" else logits.softmax(-1)
-    merits = scores if score_bias is None else scores + score_bias.flatten()
-    if moe.num_groups > 1:
-        groups = merits.unflatten(-1, (moe.num_groups, -1))
-        merit = groups.topk(2, dim=-1).values.sum(-1) if moe.group_score == "top2" else groups.amax(-1)
-        best = torch.zeros_like(merit, dtype=torch.bool).scatter_(1, merit.topk(moe.top_groups, dim=-1).indices, True)
-        merits = groups.masked_fill(~best[..., None], float("-inf")).flatten(1)
-    experts = merits.topk(moe.top_k, dim=-1).indices
+    groups = (scores if score_bias is None else scores + score_bias.flatten()).unflatten(-1, (moe.num_groups, -1))
+    merit = groups.topk(2, dim=-1).values.sum(-1) if moe.group_score == "top2" else groups.amax(-1)
+    best = torch.zeros_like(merit, dtype=torch.bool).scatter_(1, merit.topk(moe.top_groups, dim=-1).indices, True)
+    experts = groups.masked_fill(~best[..., None], float("-inf")).flatten(1).topk(moe.top_k, dim=-1).indices
     shares = scores.gather(1, experts)
     if moe.renormalize:
         shares = shares / (shares.sum(-1, keepdim=True) + 1e-20)

@@ -57,10 +57,6 @@ class Penalties(Stage[TokenCounts]):
         cells = cell_index(batch.logits, [(row, state.tokens) for row, state in users])
         counts = torch.from_numpy(np.concatenate([state.counts for _, state in users])).to(device)
         sizes = [len(state.tokens) for _, state in users]
-        penalties = np.repeat(np.array([state.penalties for _, state in users], dtype=np.float32), sizes, axis=0)
-        repetition, frequency, presence = torch.from_numpy(penalties).to(device).unbind(-1)
-        flat = batch.logits.view(-1)
-        values = flat[cells]
-        values = torch.where(values > 0, values / repetition, values * repetition)
-        values -= frequency * counts + presence * (counts > 0)
-        flat[cells] = values
+        owners = torch.from_numpy(np.repeat(np.arange(len(users)), sizes)).to(device)
+        penalties = torch.tensor([state.penalties for _, state in users], dtype=torch.float32, device=device)
+        batch.op.penalize(batch.logits, cells, counts, owners, penalties)

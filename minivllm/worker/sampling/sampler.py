@@ -106,7 +106,7 @@ class Sampler:
             return self._choose(logits, None, ways).tolist()
         wide = self._wide_copy(logits, changed)
         outputs = [self._slots.output(slots[row]) for row in changed]
-        batch = SamplingBatch(wide, [slots[row] for row in changed], outputs)
+        batch = SamplingBatch(self._op, wide, [slots[row] for row in changed], outputs)
         for stage in self._stages:
             stage.apply(batch)
         tokens = np.empty(len(slots), dtype=np.int64)

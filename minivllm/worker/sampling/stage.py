@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -14,6 +15,7 @@ State = TypeVar("State")
 
 @dataclass(slots=True)
 class SamplingBatch:
+    op: ModuleType  # the kernels' `sampling`
     logits: Tensor  # fp32 [rows, columns], a copy: only rows that a stage may change are in a batch
     slots: list[int]  # of each row
     outputs: list[np.ndarray]  # of each row: the tokens generated so far

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from minivllm.kernels.reference import sampling as reference
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot
 from minivllm.worker.sampling.bans import AllowedTokens, BadWords, MinTokens
@@ -19,7 +20,7 @@ def apply(stage_type, params: SamplingParams, logits, prompt=(), output=(), eos=
     stage.add(NewSlot(4, "r", [*prompt, *output], len(prompt), 0, [], params, list(eos), [list(w) for w in bad_words]))
     row = torch.tensor(logits, dtype=torch.float32)
     batch_logits = torch.stack((row, row, row))
-    stage.apply(SamplingBatch(batch_logits, [3, 4, 5], [torch.tensor(output, dtype=torch.int64).numpy()] * 3))
+    stage.apply(SamplingBatch(reference, batch_logits, [3, 4, 5], [torch.tensor(output, dtype=torch.int64).numpy()] * 3))
     assert torch.equal(batch_logits[0], row) and torch.equal(batch_logits[2], row)
     return batch_logits[1].tolist()
 
@@ -53,7 +54,7 @@ def test_penalties_against_a_reference_over_many_tokens():
     for token in output[150:]:
         stage.accept(0, token)
     got = logits.clone()[None]
-    stage.apply(SamplingBatch(got, [0], [torch.tensor(output).numpy()]))
+    stage.apply(SamplingBatch(reference, got, [0], [torch.tensor(output).numpy()]))
     expected = logits.tolist()
     for token in range(500):
         if token in prompt or token in output:
@@ -92,5 +93,5 @@ def test_a_removed_slot_leaves_no_trace():
     stage.add(NewSlot(0, "r", [1], 1, 0, [], SamplingParams(logit_bias={0: 5.0}), [], []))
     stage.remove(0)
     logits = torch.zeros(1, 2)
-    stage.apply(SamplingBatch(logits, [0], [torch.tensor([]).numpy()]))
+    stage.apply(SamplingBatch(reference, logits, [0], [torch.tensor([]).numpy()]))
     assert logits.tolist() == [[0.0, 0.0]]

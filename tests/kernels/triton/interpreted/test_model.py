@@ -40,10 +40,25 @@ MODELS: dict[str, dict[str, Any]] = {
         "hidden_activation": "gelu_pytorch_tanh",
         "tie_word_embeddings": True,
     },
+    "deepseek-v2": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "num_key_value_heads": 6,
+        "q_lora_rank": None,
+        "kv_lora_rank": 20,
+        "qk_nope_head_dim": 12,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": 10,
+        "moe_intermediate_size": 24,
+        "n_routed_experts": 6,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "first_k_dense_replace": 1,
+        "topk_method": "greedy",
+    },
 }
 WAYS = (
     SamplingParams(temperature=0.0, logprobs=3, prompt_logprobs=2),
-    SamplingParams(temperature=0.8, top_p=0.9, seed=1, logprobs=0),
+    SamplingParams(temperature=0.8, top_p=0.9, seed=1, logprobs=0, repetition_penalty=1.2, presence_penalty=0.4),
     SamplingParams(temperature=1.2, top_k=20, min_p=0.01, seed=2),
 )
 

@@ -11,12 +11,17 @@ import torch
 from kernels.test_parity import (
     Case,
     distinct_logits,
+    fp8_rows_cases,
+    fp8_weight,
     functions,
+    latent_case,
     logprobs_cases,
     paged_case,
+    penalize_cases,
     poisoned,
     randn,
     random_groups,
+    route_cases,
 )
 from torch import Tensor
 
@@ -112,6 +117,21 @@ def test_attention_of_padding_is_zero() -> None:
         assert torch.equal(out[[0, 2]], torch.zeros(2, 4, 64)) and out[1].isfinite().all()
 
 
+@pytest.mark.parametrize("dtype", (FP32, BF16), ids=str)
+def test_latent_attention(dtype: torch.dtype) -> None:
+    compare(
+        "attention",
+        [
+            latent_case([], [], dtype=dtype),
+            latent_case([1, 1], [1, 530], dtype=dtype),  # divided in four
+            latent_case([30, 1, 0, 3], [50, 5, 9, 3], dtype=dtype, rank=20, tail=4, heads=6, block_size=5),
+            latent_case([1, 2], [40, 33], dtype=dtype, heads=70),
+            latent_case([1, 1], [40, 33], dtype=dtype, cache=FP16),
+        ],
+        dtype,
+    )
+
+
 # ---- the others
 
 
@@ -171,6 +191,8 @@ def test_rotary(dtype: torch.dtype) -> None:
         def run(rotary: ModuleType) -> tuple[Tensor, ...]:
             packed = qkv.clone().view(tokens, 15, dim)
             rotary.apply_rotary(packed[:, :9], packed[:, 9:12], positions, cos_sin, interleaved=interleaved)
+            ends = packed[:, :, dim - rotary_dim :]
+            rotary.apply_rotary(ends[:, :3], ends[:, 3:4], positions, cos_sin, interleaved=interleaved)
             return (packed,)
 
         return run
@@ -225,6 +247,22 @@ def test_gemm_grouped(bits: int) -> None:
     compare("gemm_grouped", (case(*of) for of in shapes), BF16, 2e-2)
 
 
+@pytest.mark.parametrize("dtype", (FP32, BF16), ids=str)
+def test_gemm_fp8(dtype: torch.dtype) -> None:
+    def case(k: int, n: int, m: int, scales: str) -> Case:
+        weight, bias, x = fp8_weight(n, k, scales), randn(n, dtype=dtype) if m % 2 else None, randn(m, k + 5, dtype=dtype)
+        x[::4] = 0
+        return lambda gemm: (gemm.linear(x[:, :k], gemm.pack(*weight, dtype), bias),)
+
+    kinds = ("whole", "rows", "blocks", "blocks by row")
+    compare("gemm_fp8", (case(300, 150, 3, scales) for scales in kinds), dtype)
+    compare("gemm_fp8", [case(63, 33, 17, "rows"), case(1, 1, 0, "rows"), case(260, 70, 70, "blocks")], dtype)
+    weight, broken = fp8_weight(5, 260, "blocks"), torch.ones(4, 260, dtype=dtype)
+    broken[1, 7], broken[2, 259] = torch.nan, torch.inf
+    compare("gemm_fp8", [lambda gemm: (gemm.linear(broken.view(2, 2, 260), gemm.pack(*weight, dtype)),)], dtype)
+    compare("gemm_fp8", fp8_rows_cases(dtype), dtype)
+
+
 # ---- experts
 
 
@@ -251,6 +289,20 @@ def test_moe(dtype: torch.dtype) -> None:
 
     shapes = ((0, 4, 2, 32, 16), (1, 8, 2, 48, 40), (40, 4, 2, 64, 33))
     compare("moe", (case(*shape) for shape in shapes), dtype, 5e-5 if dtype == FP32 else 4e-2)
+
+
+def test_routing() -> None:
+    compare("moe", route_cases(FP32), FP32)
+
+
+def test_sorting() -> None:
+    """In several blocks; some experts are not there."""
+    moe = importlib.import_module("minivllm.kernels.triton.moe")
+    for pairs, count in ((1, 3), (70, 9), (33, 32)):
+        experts = torch.randint(0, count - 1, (pairs,))
+        order, starts = moe._sort(experts, count)
+        assert torch.equal(order, experts.argsort(stable=True))
+        assert starts.tolist() == [int((experts < expert).sum()) for expert in range(count + 1)]
 
 
 # ---- sampling
@@ -284,6 +336,10 @@ def test_the_token_is_that_of_the_reference(dtype: torch.dtype) -> None:
     compare("sampling", [lambda sampling: (sampling.choose(equal, None, greedy, seeds),)], dtype)
     compare("sampling", [lambda sampling: (sampling.choose(equal[:0], None, greedy[:0], seeds[:0]),)], dtype)
     compare("sampling", logprobs_cases(dtype), dtype)
+
+
+def test_penalties() -> None:
+    compare("sampling", penalize_cases(FP32), FP32)
 
 
 def test_the_token_out_of_a_vocabulary() -> None:
