@@ -3,6 +3,8 @@
 It refuses if one of them fails. That the page is up to date is a test.
 """
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +15,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]
 
 from model.families import FAMILIES  # noqa: E402
+from model.test_transformers import SHOWN  # noqa: E402
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
 
 from minivllm.config import ModelSpec  # noqa: E402
+from minivllm.config.hf.registry import has_family  # noqa: E402
 from minivllm.model.registry import ARCHITECTURES  # noqa: E402
 
 HEAD = """\
@@ -92,6 +97,37 @@ NOTES = """
   without ALiBi or with qk_ln.
 """
 
+OTHERS = """
+## All others
+
+A causal language model that is not in the table runs by transformers' modelling code (`--model-impl auto`, or `transformers`
+for any model, also those above): with the attention, the paged cache, the linear layers and embeddings, and the loader that are
+here. So it is batched, chunked, preempted, cached by prefix and quantized like the others. Its operations run one by one, by
+torch, and experts as transformers computes them, so it is slower than a family of ours. Before it serves, a model shows on two
+short texts that it gives in a batch what it gives by transformers alone; one that does not is refused. Code that comes with a
+model runs only with `--trust-remote-code`. GGUF files and pooling need a family.
+
+`docs/survey_transformers.py` makes a tiny random model of each architecture that transformers has, and lets it go through the
+test of the table above, in float32:
+
+| | architectures |
+|---|---|
+"""
+
+
+def others() -> str:
+    """What the survey found for architectures without a family. Those in the tests are named with an example."""
+    results = json.loads((REPOSITORY / "docs" / "transformers_models.json").read_text())
+    found: dict[str, list[str]] = {}
+    for model_type, result in results.items():
+        architecture = MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[model_type]
+        if not has_family(architecture):
+            example = f" ({SHOWN[model_type]})" if model_type in SHOWN else ""
+            result = re.sub(r"^failed: .*| \(relative error .*\)|\.$", "", result) or "not tried: no tiny model of it was made"
+            found.setdefault(result, []).append(f"`{architecture}`{example}")
+    rows = sorted(found.items(), key=lambda row: (row[0] != "equal", -len(row[1]), row[0]))
+    return OTHERS + "".join(f"| {result} | {', '.join(sorted(set(names)))} |\n" for result, names in rows)
+
 
 def text() -> str:
     specs = {name: spec_of(name) for name in FAMILIES}
@@ -103,7 +139,7 @@ def text() -> str:
         for number, name in enumerate(named):
             first = f"| `{architecture}` | {EXAMPLES[architecture]} |" if number == 0 else "| | |"
             lines.append(f"{first} {name} | {', '.join(features(specs[name]))} |")
-    return HEAD + "\n".join(lines) + "\n" + NOTES
+    return HEAD + "\n".join(lines) + "\n" + NOTES + others()
 
 
 def spec_of(name: str) -> ModelSpec:
@@ -156,6 +192,6 @@ def features(spec: ModelSpec) -> list[str]:
 
 
 if __name__ == "__main__":
-    test = "tests/model/test_families.py"
-    subprocess.run([sys.executable, "-m", "pytest", "-q", test], cwd=REPOSITORY, check=True)
+    tests = ["tests/model/test_families.py", "tests/model/test_transformers.py"]
+    subprocess.run([sys.executable, "-m", "pytest", "-q", *tests], cwd=REPOSITORY, check=True)
     (REPOSITORY / "docs" / "models.md").write_text(text(), encoding="utf-8")

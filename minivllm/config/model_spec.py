@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from minivllm.config.hf import encoders
+from minivllm.config.hf.generic import generic
 from minivllm.config.hf.parts import EncoderSpec, LatentSpec, LayerSpec, MoESpec, RopeSpec
 from minivllm.config.hf.reader import Reader
 from minivllm.config.hf.registry import flags_of
@@ -91,6 +92,17 @@ class ModelSpec:
         return int(self.max_position_embeddings * (rope.factor if rope.type in _SCALED_LIMIT else 1))
 
     @classmethod
+    def of_transformers(cls, config: Mapping[str, Any]) -> "ModelSpec":
+        """Likewise for a model that transformers' code computes: only what must be known before that code is there."""
+        read = Reader(config, canonical(architecture_of(config)))
+        return cls(
+            architecture=read.architecture,
+            dtype=_dtype(read),
+            eos_token_ids=token_ids(config.get("eos_token_id")),
+            **generic(read),
+        )
+
+    @classmethod
     def from_hf(cls, config: Mapping[str, Any]) -> "ModelSpec":
         """From the contents of config.json, as transformers 4 or 5 writes it; `ConfigError` if it is no model we know."""
         read, flags = flags_of(Reader(config, canonical(architecture_of(config))))
@@ -116,10 +128,14 @@ class ModelSpec:
             hidden_size=hidden_size,
             num_heads=num_heads,
             max_position_embeddings=read.count("max_position_embeddings"),
-            dtype=str(read.get("dtype") or read.get("torch_dtype", "float32")).removeprefix("torch."),
+            dtype=_dtype(read),
             eos_token_ids=token_ids(config.get("eos_token_id")),
             **values,
         )
+
+
+def _dtype(read: Reader) -> str:
+    return str(read.get("dtype") or read.get("torch_dtype", "float32")).removeprefix("torch.")
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:

@@ -7,9 +7,11 @@ from typing import Any
 
 from minivllm.config import env, gguf_model, model_files, pooling
 from minivllm.config.engine_config import ENGINE_SECTIONS, EngineConfig
-from minivllm.config.model_spec import ModelSpec, architecture_of, token_ids
+from minivllm.config.hf.registry import has_family
+from minivllm.config.model_spec import ModelSpec, architecture_of, canonical, token_ids
 from minivllm.config.option import AUTO, options_of
 from minivllm.config.sections.generation import GenerationConfig
+from minivllm.config.sections.model import OURS, TRANSFORMERS
 from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.config.sections.server import ServerConfig
 from minivllm.errors import ConfigError
@@ -78,7 +80,9 @@ def find_tokenizer(draft: Draft) -> None:
 def read_model(draft: Draft) -> None:
     config = gguf_model.read_config(draft.gguf) if draft.gguf else model_files.read_config(draft.folder)
     draft.hf_config = model_files.merge(config, draft.values["hf_overrides"])
-    draft.spec = ModelSpec.from_hf(draft.hf_config)
+    choose_implementation(draft)
+    of_transformers = draft.values["model_impl"] == TRANSFORMERS
+    draft.spec = (ModelSpec.of_transformers if of_transformers else ModelSpec.from_hf)(draft.hf_config)
     quantization = draft.hf_config.get("quantization_config")
     if quantization:
         method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
@@ -87,12 +91,28 @@ def read_model(draft: Draft) -> None:
         raise ConfigError(f"quantized weights ({method}) {cannot}: use the model's unquantized form.", param="model")
 
 
+def choose_implementation(draft: Draft) -> None:
+    architecture = canonical(architecture_of(draft.hf_config))
+    if draft.values["model_impl"] == "auto":
+        known = has_family(architecture) or draft.gguf is not None
+        draft.values["model_impl"] = OURS if known else TRANSFORMERS
+        if not known:
+            logger.info("%s has no family here: running transformers' modelling code (--model-impl).", architecture)
+    elif draft.values["model_impl"] == TRANSFORMERS and draft.gguf is not None:
+        raise ConfigError("--model-impl transformers reads safetensors, not GGUF files.", param="model_impl")
+
+
 def choose_runner(draft: Draft) -> None:
     assert draft.spec is not None
     values, spec = draft.values, draft.spec
     values["runner"] = pooling.choose_runner(
         values["runner"], values["convert"], architecture_of(draft.hf_config), draft.folder
     )
+    if values["runner"] == "pooling" and values["model_impl"] == TRANSFORMERS:
+        raise ConfigError(
+            f"{spec.architecture} runs by transformers' modelling code (--model-impl), which here only generates.",
+            param="runner",
+        )
     if values["runner"] == "pooling":
         draft.pooling = pooling.read_pooling(spec, draft.folder, draft.hf_config, values["convert"], values["pooler_config"])
     elif values["pooler_config"]:

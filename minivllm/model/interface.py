@@ -12,6 +12,7 @@ from minivllm.model.context import ForwardContext
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.linear import Linear
 from minivllm.model.layers.shard import Layout
+from minivllm.model.loading.source import TensorSource
 
 
 class Model(Layer, ABC):
@@ -27,6 +28,7 @@ class Model(Layer, ABC):
     base = "model"
     weight_map: Mapping[str, tuple[str, ...]] = {}
     layouts: Mapping[str, Layout] = {}
+    spec: ModelSpec  # once loaded, what the KV cache must know of the layers
 
     @abstractmethod
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int): ...
@@ -42,6 +44,13 @@ class Model(Layer, ABC):
     @abstractmethod
     def classify(self, pooled: Tensor) -> Tensor:
         """[rows, hidden_size] -> logits [rows, num_labels]."""
+
+    def adapt(self, source: TensorSource) -> TensorSource:
+        """The checkpoint as this model wants to read it."""
+        return source
+
+    def loaded(self) -> None:
+        """Called once, when all layers have finished loading."""
 
     def ignores(self, name: str) -> bool:
         """Whether a checkpoint tensor that no parameter asks for is known to be of no use."""

@@ -3,10 +3,16 @@
 import importlib
 import re
 
+import torch
+
+from minivllm.config.engine_config import EngineConfig
+from minivllm.config.sections.model import TRANSFORMERS
 from minivllm.errors import ConfigError
+from minivllm.kernels import Ops
 from minivllm.model.interface import Model
 
 _FAMILIES = "minivllm.model.families"
+_TRANSFORMERS = "minivllm.model.transformers.causal_lm"  # imports transformers, which takes seconds
 _LLAMA = "llama:LlamaForCausalLM"
 _MIXTURE = "mixtures:MixtureForCausalLM"
 
@@ -66,6 +72,17 @@ ENCODERS = {
     "ModernBert": "modernbert:ModernBertEncoder",
 }
 _ENCODER_USES = re.compile("(Model|ForMaskedLM|ForSequenceClassification)$")
+
+
+def make_model(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str) -> Model:
+    """The model that the configuration names, without weights."""
+    spec, length = config.spec, config.model.max_model_len
+    if config.model.model_impl == TRANSFORMERS:
+        made: Model = importlib.import_module(_TRANSFORMERS).TransformersForCausalLM(
+            spec, ops, dtype, device, length, config.model
+        )
+        return made
+    return model_class(spec.architecture)(spec, ops, dtype, device, length)
 
 
 def model_class(architecture: str) -> type[Model]:

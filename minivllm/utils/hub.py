@@ -7,7 +7,7 @@ from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
-FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt"]
+FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py"]
 
 
 def resolve_folder(name: str, revision: str | None = None, *, what: str = "model") -> Path:

@@ -6,6 +6,7 @@ import torch
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.env import no_extension
+from minivllm.config.sections.model import TRANSFORMERS
 from minivllm.errors import ConfigError
 from minivllm.kernels import Ops, ops_for
 from minivllm.messages.kv_spec import KVSpec
@@ -51,11 +52,13 @@ class Worker:
         config, device = self._config, self._device.torch_name
         dtype, kv_dtype = getattr(torch, config.model.dtype), self._kv_dtype()
         ops = ops_for(device, use_extension=not no_extension())
-        backend = select_backend(config.spec, dtype, kv_dtype, device)(config.spec, ops)
+        if config.model.model_impl != TRANSFORMERS:  # whose layers are known when they are there
+            select_backend(config.spec, dtype, kv_dtype, device)
         model = load_model(config, ops, dtype, device, self._device.memory().free, progress)
+        backend = select_backend(model.spec, dtype, kv_dtype, device)(model.spec, ops)
         block_size = config.cache.block_size
         slots = RequestSlots(config.scheduler.max_num_seqs, config.model.max_model_len, block_size)
-        self._pool = KVPool(backend, config.spec.num_layers, block_size, kv_dtype, device)
+        self._pool = KVPool(backend, model.spec.num_layers, block_size, kv_dtype, device)
         graphs = GraphRunner(model, backend, ops, self._device, config.scheduler.max_num_seqs)
         builder = InputBuilder(slots, block_size, self._device, has_types=config.spec.encoder is not None)
         self._runner = self._make_runner(model, graphs, slots, builder, ops)
@@ -91,7 +94,8 @@ class Worker:
         pool, runner = self._loaded_pool(), self._runner
         assert runner is not None
         pool.allocate(num_blocks)
-        if not self._config.model.enforce_eager and self._config.spec.encoder is None:  # encoders call torch on their way
+        calls_torch = self._config.spec.encoder is not None or self._config.model.model_impl == TRANSFORMERS
+        if not self._config.model.enforce_eager and not calls_torch:
             runner.capture(pool.layers, self._config.scheduler.max_num_batched_tokens)
 
     def warm_up(self) -> None:

@@ -27,7 +27,7 @@ class Checkpoint:
     def logprobs(self, token_ids: list[int]) -> torch.Tensor:
         """fp32 [tokens, vocab_size] from transformers: row i is about the token after i."""
         with torch.inference_mode():
-            return self.reference(torch.tensor([token_ids])).logits[0].log_softmax(-1)
+            return self.reference(torch.tensor([token_ids]), use_cache=False).logits[0].log_softmax(-1)
 
     def greedy(self, token_ids: list[int], count: int) -> list[int]:
         known = list(token_ids)
@@ -104,19 +104,20 @@ def make_checkpoint(tmp_path: Path) -> Callable[..., Checkpoint]:
 
 @pytest.fixture
 def make_runner() -> Callable[..., Runner]:
-    def make(folder: Path, num_blocks: int = 64, **options: Any) -> Runner:
-        worker = load(folder, **options)
-        worker.allocate_kv(num_blocks)
-        for layer in worker._pool.layers:  # what is not written must not matter
-            layer.view(torch.uint8).fill_(0xFF)  # NaN in every type of float
-        return Runner(worker, num_blocks)
-
-    return make
+    return start
 
 
 @pytest.fixture
 def load_worker() -> Callable[..., Worker]:
     return load
+
+
+def start(folder: Path, num_blocks: int = 64, **options: Any) -> Runner:
+    worker = load(folder, **options)
+    worker.allocate_kv(num_blocks)
+    for layer in worker._pool.layers:  # what is not written must not matter
+        layer.view(torch.uint8).fill_(0xFF)  # NaN in every type of float
+    return Runner(worker, num_blocks)
 
 
 def load(folder: Path, **options: Any) -> Worker:

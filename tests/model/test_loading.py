@@ -149,8 +149,9 @@ def test_folder_without_weights(tmp_path):
 def test_unsupported_architecture(make_checkpoint, load_worker):
     folder = make_checkpoint("llama2").folder
     edit_config(folder, architectures=["MambaForCausalLM"])
-    said = refusal(load_worker, folder)
-    assert said.startswith("Model architectures ['MambaForCausalLM'] are not supported for now. Supported architectures: Bert")
+    cannot = "Model architectures ['MambaForCausalLM'] are not supported for now"
+    assert refusal(load_worker, folder) == f"{cannot}: transformers makes a LlamaForCausalLM of it."
+    assert refusal(load_worker, folder, model_impl="minivllm").startswith(f"{cannot}. Supported architectures: Bert")
 
 
 def test_too_large_for_the_memory(make_checkpoint, load_worker):

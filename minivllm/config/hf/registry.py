@@ -17,6 +17,10 @@ def flags_of(read: Reader) -> tuple[Reader, Flags]:
     return read, {"layers": flags.get("layers") or layers_of(read), **flags}
 
 
+def has_family(architecture: str) -> bool:
+    return architecture in FAMILIES
+
+
 # Values of fields that a config.json may leave out because they are the usual ones of their family.
 _TIED = {"tie_word_embeddings": True}
 _LEGACY_LENGTH = {"max_position_embeddings": 2048}

@@ -5,6 +5,8 @@ from typing import Any
 
 from minivllm.config.option import AUTO, option
 
+OURS, TRANSFORMERS = "minivllm", "transformers"  # values of --model-impl
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelConfig:
@@ -30,6 +32,13 @@ class ModelConfig:
         "nearly half the time where reading them is what takes it. Default: as in the checkpoint.",
         choices=("int8",),
         short="-q",
+    )
+    model_impl: str = option(
+        "auto",
+        "Whose code computes the model. minivllm: the families in docs/models.md. transformers: that library's modelling code, "
+        "with the attention, cache and matrices that are here; any causal LM, slower. auto: minivllm where it has a family.",
+        choices=("auto", OURS, TRANSFORMERS),
+        aliases={"vllm": OURS},
     )
     runner: str = option(
         "auto",
@@ -57,7 +66,7 @@ class ModelConfig:
         metavar="N",
     )
     seed: int | None = option(None, "Seed of the server's own random numbers. Default: another one at each start.")
-    trust_remote_code: bool = option(False, "Run tokenizer code that comes with the model.")
+    trust_remote_code: bool = option(False, "Run tokenizer and model code that comes with the model.")
     hf_overrides: dict[str, Any] = option({}, "JSON object merged over the model's config.json.", metavar="JSON")
     enforce_eager: bool = option(
         False,

@@ -25,6 +25,7 @@ class BertEncoder(Model):
     classifier: Linear
 
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int):
+        self.spec = spec
         self.bert = Bert(spec, ops, dtype)
 
     def forward(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:

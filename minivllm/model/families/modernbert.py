@@ -21,6 +21,7 @@ class ModernBertEncoder(Model):
     classifier: Linear
 
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int):
+        self.spec = spec
         self.model = ModernBert(spec, ops, dtype, device, max_model_len)
 
     def forward(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:

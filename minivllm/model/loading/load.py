@@ -26,7 +26,7 @@ from minivllm.model.loading.source import TensorSource
 from minivllm.model.quantization.grouped import Grouped
 from minivllm.model.quantization.kv_scales import is_kv_scale, read_kv_scales
 from minivllm.model.quantization.registry import quantize
-from minivllm.model.registry import model_class
+from minivllm.model.registry import make_model
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -65,7 +65,7 @@ def load_model(
     `free_bytes`; both are known from the headers, before any weight is read. Memory never exceeds the finished weights plus
     one layer's parameters.
     """
-    model = model_class(config.spec.architecture)(config.spec, ops, dtype, device, config.model.max_model_len)
+    model = make_model(config, ops, dtype, device)
     if config.pooling is not None:
         model.set_pooling_head(config.spec, ops, dtype, len(config.pooling.labels))
     if config.model.quantization:
@@ -87,6 +87,7 @@ def load_model(
         _fill(model, targets, source, device, progress)
     finally:
         source.close()
+    model.loaded()
     return model
 
 
@@ -94,7 +95,7 @@ def _source(model: Model, config: EngineConfig, dtype: torch.dtype, device: str)
     if config.load.load_format == "dummy":
         return DummySource(dict(_wanted(list(_targets(model)))), dtype, config.model.seed or 0, device)
     path = Path(config.model.path)
-    return GGUFSource(path, config.spec, dtype) if config.load.load_format == "gguf" else SafetensorsFolder(path)
+    return model.adapt(GGUFSource(path, config.spec, dtype) if config.load.load_format == "gguf" else SafetensorsFolder(path))
 
 
 def _keep_packed(model: Model, source: GGUFSource, ops: Ops) -> None:

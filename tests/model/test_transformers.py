@@ -1,0 +1,144 @@
+"""Models without a family of ours, by transformers' modelling code: greedy tokens and logprobs as transformers has them."""
+
+import json
+import random
+
+import pytest
+import torch
+import transformers
+from model.conftest import Checkpoint
+from model.test_families import GREEDY, SHORT, as_rows, check, prompt_of
+from model.tiny_configs import tiny_model
+
+from minivllm.config import EngineArgs
+from minivllm.errors import ConfigError
+
+SHOWN = {
+    "apertus": "Apertus 8B, 70B",
+    "arcee": "Arcee AFM",
+    "bitnet": "BitNet b1.58",
+    "codegen": "CodeGen",
+    "cwm": "Code World Model",
+    "dots1": "dots.llm1",
+    "gpt_bigcode": "StarCoder, SantaCoder",
+    "helium": "Helium",
+    "hunyuan_v1_dense": "Hunyuan dense",
+    "hunyuan_v1_moe": "Hunyuan MoE",
+    "jais2": "Jais 2",
+    "minicpm3": "MiniCPM 3",
+    "nanochat": "nanochat",
+    "persimmon": "Persimmon",
+    "vaultgemma": "VaultGemma",
+}
+
+
+def save(model_type: str, folder) -> Checkpoint:
+    model = tiny_model(model_type)
+    model.save_pretrained(folder)
+    return Checkpoint(folder, model)
+
+
+def run(checkpoint, make_runner, **options) -> None:
+    """Whole prompts, chunks beside decoding, blocks in no order, and a prompt that begins with another one's blocks."""
+    runner = make_runner(checkpoint.folder, max_model_len=64, **options)
+    blocks = list(range(48))
+    random.Random(1).shuffle(blocks)
+    prompts = {0: prompt_of(21, 21), 1: prompt_of(34, 34), 3: prompt_of(10, 10)}
+    given = {0: blocks[:9], 1: blocks[9:20], 3: blocks[20:26], 2: blocks[9:14] + blocks[26:30]}
+    runner.step({0: 21}, [runner.new(0, prompts[0], given[0], GREEDY)])
+    runner.step({0: 1, 3: 4, 1: 9}, [runner.new(slot, prompts[slot], given[slot], GREEDY) for slot in (3, 1)])
+    runner.step({3: 6, 1: 25, 0: 1})
+    prompts[2] = prompts[1][:20] + prompt_of(3, 5)
+    runner.step({1: 1, 2: 3, 3: 1}, [runner.new(2, prompts[2], given[2], SHORT, computed=20)])
+    for _ in range(6):
+        runner.step(dict.fromkeys((1, 0, 3, 2), 1))
+    for slot, prompt in prompts.items():
+        check(checkpoint, runner, slot, prompt)
+
+
+@pytest.mark.parametrize("model_type", SHOWN)
+def test_as_transformers_computes_it(model_type, tmp_path, make_runner):
+    run(save(model_type, tmp_path), make_runner)
+
+
+@pytest.mark.parametrize("family", ["llama3", "qwen2", "gemma3", "gpt-oss", "deepseek-v3", "dynamic"])
+def test_both_implementations_of_a_family_are_the_same(family, saved, make_runner):
+    run(saved(family), make_runner, model_impl="transformers")
+
+
+def test_int8_weights_are_those_of_our_families(saved, make_runner):
+    checkpoint, prompt = saved("llama-tied"), prompt_of(20, 4)
+    found = []
+    for options in ({}, {"quantization": "int8"}, {"quantization": "int8", "model_impl": "transformers"}):
+        runner = make_runner(checkpoint.folder, **options)
+        runner.step({0: 20}, [runner.new(0, prompt, list(range(10)), GREEDY)])
+        found.append(as_rows(runner.results[0][0].prompt_logprobs, 160))
+    exact, ours, theirs = found
+    assert (theirs - ours).abs().max() < 0.1 * (ours - exact).abs().max()
+
+
+def test_bfloat16_stays_close(tmp_path, make_runner):
+    checkpoint = save("arcee", tmp_path)
+    prompt = prompt_of(20, 4)
+    runner = make_runner(checkpoint.folder, dtype="bfloat16")
+    runner.step({0: 20}, [runner.new(0, prompt, list(range(10)), GREEDY)])
+    exact = checkpoint.logprobs(prompt)[:19]
+    with torch.inference_mode():
+        theirs = checkpoint.reference.bfloat16()(torch.tensor([prompt])).logits[0].float().log_softmax(-1)[:19]
+    ours = as_rows(runner.results[0][0].prompt_logprobs, 160)
+    assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean() + 1e-3
+
+
+@pytest.mark.parametrize(
+    ("model_type", "reason"),
+    [
+        ("mamba", "it keeps a recurrent state in place of keys and values"),
+        ("lfm2", "it has layers of type 'conv', which keep something else than keys and values"),
+        ("minimax", "it has layers of type 'linear_attention', which keep something else than keys and values"),
+        ("gpt_neo", "its attention does not go through transformers' attention interface"),
+    ],
+)
+def test_what_cannot_work_says_why(model_type, reason, tmp_path, load_worker):
+    checkpoint = save(model_type, tmp_path)
+    with pytest.raises(ConfigError) as e:
+        load_worker(checkpoint.folder)
+    architecture = type(checkpoint.reference).__name__
+    assert str(e.value) == f"Model architectures ['{architecture}'] are not supported for now: {reason}."
+
+
+def test_encoders_with_decoders_are_refused(tmp_path):
+    transformers.T5Config(architectures=["T5ForConditionalGeneration"]).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="for now: it is an encoder with a decoder"):
+        EngineArgs(model=str(tmp_path)).resolve()
+
+
+def test_implementation_is_chosen_by_the_architecture(saved, tmp_path, load_worker):
+    save("helium", tmp_path)
+    assert EngineArgs(model=str(tmp_path)).resolve().model.model_impl == "transformers"
+    assert EngineArgs(model=str(saved("llama2").folder)).resolve().model.model_impl == "minivllm"
+    with pytest.raises(ConfigError, match=r"\['HeliumForCausalLM'\] are not supported for now. Supported architectures: "):
+        load_worker(tmp_path, model_impl="minivllm")
+
+
+def test_code_that_comes_with_the_model_runs_only_if_asked_for(tmp_path, make_runner):
+    """A folder with its own modelling code: here transformers' of Helium, under other names."""
+    checkpoint = save("helium", tmp_path)
+    (tmp_path / "modeling_own.py").write_text(OWN_CODE)
+    config = json.loads((tmp_path / "config.json").read_text())
+    own = {"AutoConfig": "modeling_own.OwnConfig", "AutoModelForCausalLM": "modeling_own.OwnForCausalLM"}
+    config |= {"auto_map": own, "model_type": "own_helium", "architectures": ["OwnForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ConfigError, match="its code comes with the model, and runs only with --trust-remote-code"):
+        make_runner(tmp_path)
+    run(checkpoint, make_runner, trust_remote_code=True)
+
+
+OWN_CODE = """
+from transformers import HeliumConfig, HeliumForCausalLM
+
+class OwnConfig(HeliumConfig):
+    model_type = "own_helium"
+
+class OwnForCausalLM(HeliumForCausalLM):
+    config_class = OwnConfig
+"""
