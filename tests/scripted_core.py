@@ -153,7 +153,7 @@ class ScriptedClient:
         await asyncio.sleep(0)
         if isinstance(self._ready, Exception):
             raise self._ready
-        return self._ready
+        return [self._ready]
 
     def add(self, requests):
         self.core.add(requests)

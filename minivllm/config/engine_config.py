@@ -9,6 +9,7 @@ from minivllm.config.sections.generation import GenerationConfig
 from minivllm.config.sections.load import LoadConfig
 from minivllm.config.sections.model import ModelConfig
 from minivllm.config.sections.observability import ObservabilityConfig
+from minivllm.config.sections.parallel import ParallelConfig
 from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.config.sections.scheduler import SchedulerConfig
 
@@ -18,6 +19,7 @@ ENGINE_SECTIONS: dict[str, type] = {
     "cache": CacheConfig,
     "scheduler": SchedulerConfig,
     "device": DeviceConfig,
+    "parallel": ParallelConfig,
     "observability": ObservabilityConfig,
 }
 
@@ -34,4 +36,5 @@ class EngineConfig:
     observability: ObservabilityConfig
     spec: ModelSpec
     generation: GenerationConfig
+    parallel: ParallelConfig = ParallelConfig()
     pooling: PoolingConfig | None = None  # None: the model generates

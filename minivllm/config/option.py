@@ -32,7 +32,7 @@ class Option:
     high: float | None = None
     auto: bool = False  # accepts "auto" or -1, which become AUTO
     metavar: str | None = None
-    short: str | None = None  # a second flag of one letter
+    short: str | None = None  # a second flag with one dash
 
     @property
     def flag(self) -> str:

@@ -157,10 +157,11 @@ def read_generation_config(draft: Draft) -> None:
 
 
 def choose_device(draft: Draft) -> None:
-    if draft.values["device"] == "auto":
-        draft.values["device"] = "cuda" if process.has_cuda() else "cpu"
-    if draft.values["cpu_threads"] == AUTO:
-        draft.values["cpu_threads"] = env.cpu_threads() or process.available_cores()
+    values = draft.values
+    if values["device"] == "auto":
+        values["device"] = "cuda" if process.has_cuda() else "cpu"
+    if values["cpu_threads"] == AUTO:
+        values["cpu_threads"] = env.cpu_threads() or max(1, process.available_cores() // values["data_parallel_size"])
 
 
 def choose_dtype(draft: Draft) -> None:

@@ -6,6 +6,7 @@ end, so that this process ends with its parent, however that one dies.
 
 import faulthandler
 import gc
+import logging
 import os
 import signal
 import sys
@@ -65,8 +66,11 @@ def _start(outbox: Socket) -> EngineCore:
     from minivllm.core.startup import build_core
 
     config = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=EngineConfig)
+    first = config.parallel.data_parallel_rank == 0  # of several cores it speaks for all
+    if not first:
+        get_logger("minivllm").setLevel(max(logging.WARNING, get_logger("minivllm").level))
     threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
-    core, ready = build_core(config, progress=sys.stderr.isatty())
+    core, ready = build_core(config, progress=first and sys.stderr.isatty())
     gc.freeze()  # what is here now stays; later collections need not look at it
     gc.enable()
     outbox.send(encode(ready))

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import msgspec
+
 from minivllm.core.grammar.waiting_room import describe
 from minivllm.errors import ClientError
 from minivllm.messages.structured_outputs import StructuredOutputsParams
@@ -65,8 +67,12 @@ def set_tokenizer(
 
 
 @remote
-def compile_grammar(core: "EngineCore", params: StructuredOutputsParams) -> bool:
-    """Wait until a grammar is compiled: ClientError now, where a request would end with it. For use in one process."""
+def compile_grammar(core: "EngineCore", given: Any) -> bool:
+    """Wait until the grammar of `StructuredOutputsParams` is compiled: ClientError now, where a request would end with it.
+
+    For offline use: the core does nothing else meanwhile.
+    """
+    params = msgspec.convert(given, StructuredOutputsParams)  # what comes from another process is a dict
     try:
         core.grammars.compile(params).result()
     except ValueError as error:

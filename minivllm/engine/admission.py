@@ -4,7 +4,6 @@ from collections import deque
 from time import monotonic
 
 from minivllm.errors import OverloadedError
-from minivllm.messages.stats import SchedulerStats
 
 WINDOW = 64  # finished sequences from which the present rate is estimated
 LEAST_SECONDS, MOST_SECONDS = 1.0, 60.0
@@ -18,13 +17,16 @@ class Admission:
         self._max_running = max_running
         self._finish_times: deque[float] = deque(maxlen=WINDOW)
 
-    def check(self, num_new: int, num_open: int, stats: SchedulerStats) -> None:
-        """`OverloadedError` if more than `max_queued` sequences would wait. `num_open`: sequences in the engine now."""
+    def check(self, num_new: int, num_open: int, num_waiting: int) -> None:
+        """`OverloadedError` if more than `max_queued` sequences would wait.
+
+        `num_open`: sequences in the engine now; `num_waiting`: of these, by the core's last figures.
+        """
         if self._max_queued is None:
             return
         # Waiting for a seat is known at once; waiting for KV blocks is known from the core's last figures.
         for_seats = num_open + num_new - self._max_running
-        waiting = min(stats.num_waiting, num_open)
+        waiting = min(num_waiting, num_open)
         for_blocks = waiting + num_new if waiting else 0
         if max(for_seats, for_blocks) > self._max_queued:
             raise OverloadedError(MESSAGE, retry_after=self.retry_after(max(waiting, num_open - self._max_running, 1)))

@@ -1,7 +1,7 @@
 """`AsyncLLMEngine`: the engine as the HTTP server sees it. One per process; all of it runs on one event loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from time import monotonic
@@ -12,12 +12,11 @@ import msgspec
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.engine_config import EngineConfig
 from minivllm.engine.admission import Admission
+from minivllm.engine.balancer import launch
 from minivllm.engine.client import AsyncCoreClient
 from minivllm.engine.input_processor import InputProcessor, TokenizedPrompt
-from minivllm.engine.launcher import launch_core
 from minivllm.engine.live_requests import LiveRequest, live_requests
 from minivllm.engine.output_processor import OutputProcessor
-from minivllm.engine.process_client import ProcessClient
 from minivllm.errors import EngineDeadError, MinivllmError, OverloadedError
 from minivllm.messages.output import EngineReady, RequestOutput
 from minivllm.messages.pooling_output import PoolingOutput, PoolingRequestOutput
@@ -27,7 +26,7 @@ from minivllm.messages.request import EngineRequest
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.stats import RequestState
 from minivllm.metrics.log_line import LOG_INTERVAL, LogLine
-from minivllm.metrics.recorder import Recorder
+from minivllm.metrics.recorder import Metrics
 from minivllm.text.tokenizer import Tokenizer, load_tokenizer
 from minivllm.utils.logging import get_logger
 
@@ -40,19 +39,20 @@ class AsyncLLMEngine:
     """Requests in, streams of `RequestOutput` out. Made by `from_engine_args`, which starts the core process at once.
 
     `await start()` waits until the core can serve; `generate` and `encode` do so by themselves.
-    When the core dies, every open stream and every later call raise the same `EngineDeadError`.
+    When a core dies, every open stream and every later call raise the same `EngineDeadError`.
     """
 
     def __init__(self, config: EngineConfig, client: AsyncCoreClient, tokenizer: Tokenizer):
         self.config = config
         self.tokenizer = tokenizer
         self.max_model_len = config.model.max_model_len
-        self.metrics = Recorder(config.model.served_model_names[0], config.model.max_model_len)
+        num_cores = config.parallel.data_parallel_size
+        self.metrics = Metrics(config.model.served_model_names[0], config.model.max_model_len, num_cores)
         self.dead_error: MinivllmError | None = None
         self._client = client
         self._inputs = InputProcessor(config, tokenizer, self.max_model_len)
         self._outputs = OutputProcessor(tokenizer, self.metrics)
-        self._admission = Admission(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_seqs)
+        self._admission = Admission(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_seqs * num_cores)
         self._starting: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
         self._log = _StatsLog(self.metrics, config.observability.disable_log_stats)
@@ -66,8 +66,8 @@ class AsyncLLMEngine:
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> "AsyncLLMEngine":
-        """Start the core process; the tokenizer is read while it loads the model."""
-        client = ProcessClient(launch_core(config))
+        """Start the core processes; the tokenizer is read while they load the model."""
+        client = launch(config)
         try:
             return cls(config, client, load_tokenizer(config.model.tokenizer, config.model.trust_remote_code))
         except BaseException:
@@ -159,16 +159,16 @@ class AsyncLLMEngine:
             raise self.dead_error
 
     async def call(self, method: str, *args: Any) -> object:
-        """Call a `@remote` method of the core."""
+        """Call a `@remote` method of the core; of each, where there are several."""
         await self.start()
         return await self._client.call(method, args)
 
     def check_admission(self, num_requests: int = 1) -> None:
         """Raise `OverloadedError`, with a Retry-After, if the queue has no room for so many sequences."""
         try:
-            self._admission.check(num_requests, self._outputs.num_sequences, self.metrics.stats)
+            self._admission.check(num_requests, self._outputs.num_sequences, self.metrics.num_waiting)
         except OverloadedError:
-            self.metrics.record_rejection("queue_full", num_requests)
+            self.metrics.recorders[0].record_rejection("queue_full", num_requests)
             raise
 
     def on_death(self, callback: Callable[[MinivllmError], None]) -> None:
@@ -197,21 +197,22 @@ class AsyncLLMEngine:
 
     async def _start(self) -> None:
         try:
-            ready = await self._client.start()
+            cores = await self._client.start()
         except MinivllmError as error:
             self.dead_error = error
             raise
-        self._set_facts(ready)
+        self._set_facts(cores)
         self._pump = asyncio.create_task(self._run_pump(), name="minivllm-outputs")
 
-    def _set_facts(self, ready: EngineReady) -> None:
-        self.max_model_len = ready.max_model_len
+    def _set_facts(self, cores: Sequence[EngineReady]) -> None:
+        self.max_model_len = min(ready.max_model_len for ready in cores)
         self._inputs = InputProcessor(self.config, self.tokenizer, self.max_model_len)
         cache = self.config.cache
-        facts = {"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks}
-        self.metrics.set_info(
-            facts | {"cache_dtype": cache.kv_cache_dtype, "enable_prefix_caching": cache.enable_prefix_caching}
-        )
+        for recorder, ready in zip(self.metrics.recorders, cores, strict=True):
+            facts = {"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks}
+            recorder.set_info(
+                facts | {"cache_dtype": cache.kv_cache_dtype, "enable_prefix_caching": cache.enable_prefix_caching}
+            )
 
     async def _run_pump(self) -> None:
         """Move every batch of the core to the streams: one wake-up a batch, until the core is dead."""
@@ -281,17 +282,18 @@ class AsyncLLMEngine:
 
 
 class _StatsLog:
-    """Logs the throughput line every ten seconds, with a timer only while there is something to log."""
+    """Logs each core's throughput line every ten seconds, with a timer only while there is something to log."""
 
-    def __init__(self, recorder: Recorder, disabled: bool):
-        self._line = LogLine(recorder, monotonic())
+    def __init__(self, metrics: Metrics, disabled: bool):
+        self._lines = [LogLine(recorder, monotonic()) for recorder in metrics.recorders]
         self._disabled = disabled
         self._timer: asyncio.TimerHandle | None = None
 
     def touch(self) -> None:
         """Called before each batch: the first one after a rest starts the clock."""
         if self._timer is None and not self._disabled:
-            self._line.restart(monotonic())
+            for line in self._lines:
+                line.restart(monotonic())
             self._timer = asyncio.get_running_loop().call_later(LOG_INTERVAL, self._write)
 
     def stop(self) -> None:
@@ -300,7 +302,8 @@ class _StatsLog:
 
     def _write(self) -> None:
         self._timer = None
-        text = self._line.text(monotonic())
-        if text is not None:
+        texts = [text for line in self._lines if (text := line.text(monotonic())) is not None]
+        for text in texts:
             logger.info("%s", text)
+        if texts:
             self._timer = asyncio.get_running_loop().call_later(LOG_INTERVAL, self._write)

@@ -1,4 +1,4 @@
-"""`launch_core`: an engine-core process and its config, brought together. Called by `AsyncLLMEngine` as early as possible."""
+"""`CoreProcess`: an engine-core process and its config, brought together. Made by `balancer.launch` as early as possible."""
 
 import contextlib
 import os
@@ -20,6 +20,9 @@ class CoreProcess:
     """A running core: its process, and our ends of the two sockets. It connects by itself, before or after we bind."""
 
     def __init__(self, config: EngineConfig):
+        """Takes the process that was started already, or starts one. Nothing here waits for it."""
+        parallel = config.parallel
+        self.name = "engine core" if parallel.data_parallel_size == 1 else f"engine core {parallel.data_parallel_rank}"
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._popen, input_address, output_address = spawn.take()
         self.inbox: zmq.Socket[bytes] = bind(self._context, zmq.PUSH, input_address)  # what we send
@@ -51,8 +54,3 @@ class CoreProcess:
             self._popen.kill()
             self._popen.wait()
         self._context.destroy(linger=0)
-
-
-def launch_core(config: EngineConfig) -> CoreProcess:
-    """Take the process that was started already, or start one, and return without waiting: it loads the model meanwhile."""
-    return CoreProcess(config)

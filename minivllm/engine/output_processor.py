@@ -9,17 +9,17 @@ from minivllm.engine.request_stream import RequestStream
 from minivllm.errors import ClientError, DeadlineError, MinivllmError, ServerError
 from minivllm.messages.output import TokenOutput, TokenOutputs
 from minivllm.messages.request import EngineRequest
-from minivllm.metrics.recorder import FinishedRequest, Recorder, StepRecord
+from minivllm.metrics.recorder import FinishedRequest, Metrics, StepRecord
 from minivllm.text.tokenizer import Tokenizer
 
 
 class OutputProcessor:
     """Knows every request that runs. A request leaves when its last choice ends, or by `drop`, `abort` or `fail_all`."""
 
-    def __init__(self, tokenizer: Tokenizer, recorder: Recorder):
+    def __init__(self, tokenizer: Tokenizer, metrics: Metrics):
         self._tokenizer = tokenizer
-        self._recorder = recorder
-        self._choices: dict[str, tuple[RequestStream, Choice]] = {}  # by the core's request id
+        self._metrics = metrics
+        self._choices: dict[str, tuple[RequestStream, Choice, EngineRequest]] = {}  # by the core's request id
         self._streams: dict[RequestStream, list[str]] = {}  # with the core's ids of its choices
 
     @property
@@ -40,7 +40,7 @@ class OutputProcessor:
         stream = RequestStream(request_id, prompt, request, self._tokenizer)
         children = divide(request)
         for child, choice in zip(children, stream.choices, strict=True):
-            self._choices[child.request_id] = stream, choice
+            self._choices[child.request_id] = stream, choice, child
         self._streams[stream] = [child.request_id for child in children]
         return stream, children
 
@@ -53,7 +53,7 @@ class OutputProcessor:
             entry = self._choices.get(output.request_id)
             if entry is None:
                 continue  # it was aborted meanwhile
-            stream, choice = entry
+            stream, choice, _ = entry
             last_time, num_before = choice.last_token_time, choice.num_tokens
             hit = stream.feed(choice, output, now)
             touched.append(stream)
@@ -71,7 +71,7 @@ class OutputProcessor:
                     aborts.append(output.request_id)
                 if output.error is not None:
                     aborts += self._break(stream, _error(output.error, output.error_param))
-        self._recorder.record_step(record, batch.stats)
+        self._metrics.recorders[batch.engine].record_step(record, batch.stats)
         self._rest_if_idle()
         return touched, aborts
 
@@ -120,17 +120,17 @@ class OutputProcessor:
         for core_id in self._streams.pop(stream, ()):
             entry = self._choices.pop(core_id, None)
             if entry is not None:
-                choice = entry[1]
+                _, choice, child = entry
                 choice.end(reason)
                 stream.close_choice(now)
-                self._recorder.record_finished(_finished(stream, choice))
+                self._metrics.recorders[child.data_parallel_rank].record_finished(_finished(stream, choice))
                 aborts.append(core_id)
         self._rest_if_idle()
         return aborts
 
     def _rest_if_idle(self) -> None:
         if not self._choices:
-            self._recorder.set_idle()
+            self._metrics.set_idle()
 
 
 def _error(message: str, param: str | None) -> MinivllmError:

@@ -40,7 +40,7 @@ class ProcessClient:
         self._poll: asyncio.TimerHandle | None = None
         self._error: MinivllmError | None = None
 
-    async def start(self) -> EngineReady:
+    async def start(self) -> Sequence[EngineReady]:
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
         self._loop.add_reader(self._process.outbox.fileno(), self._receive)
@@ -52,8 +52,8 @@ class ProcessClient:
         self._receive()
         begin = self._loop.time()
         while not (await asyncio.wait((self._ready,), timeout=PROGRESS_SECONDS))[0]:
-            logger.info("starting the engine (%.0f s)", self._loop.time() - begin)
-        return self._ready.result()
+            logger.info("starting the %s (%.0f s)", self._process.name, self._loop.time() - begin)
+        return [self._ready.result()]
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
         self._send(AddRequests(list(requests)))
@@ -157,7 +157,7 @@ class ProcessClient:
         self._stop_watching()
         self._receive()
         how = self._process.exit_text() or "has closed"
-        self._fail(EngineDeadError(f"The engine core (process {self._process.pid}) {how}."))
+        self._fail(EngineDeadError(f"The {self._process.name} (process {self._process.pid}) {how}."))
 
     def _fail(self, error: MinivllmError) -> None:
         """The first reason stands."""

@@ -1,4 +1,7 @@
-"""`LLMEngine`: the engine with its core in this process, one step per call. Behind `LLM`, and for loops of one's own."""
+"""`LLMEngine`: the engine with its core in this process, one step per call. Behind `LLM`, and for loops of one's own.
+
+With data_parallel_size > 1, the cores are processes of their own, and a call takes what one step of one of them brought.
+"""
 
 from time import monotonic
 from typing import Any
@@ -6,7 +9,8 @@ from typing import Any
 from minivllm.config.engine_args import EngineArgs
 from minivllm.config.engine_config import EngineConfig
 from minivllm.core.startup import build_core
-from minivllm.engine.client import InprocClient
+from minivllm.engine.balancer import launch
+from minivllm.engine.client import BlockingClient, CoreClient, InprocClient
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.messages.output import RequestOutput
@@ -15,21 +19,21 @@ from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.prompt import Prompt
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.metrics.families import Metric
-from minivllm.metrics.recorder import Recorder
+from minivllm.metrics.recorder import Metrics
 from minivllm.text.tokenizer import Tokenizer, load_tokenizer
 
 
 class LLMEngine:
     """`add_request`, then `step` while `has_unfinished`. Not thread-safe."""
 
-    def __init__(self, config: EngineConfig, client: InprocClient, tokenizer: Tokenizer):
+    def __init__(self, config: EngineConfig, client: CoreClient, tokenizer: Tokenizer):
         self.config = config
         self.tokenizer = tokenizer
-        ready = client.ready
-        self.max_model_len = ready.max_model_len
+        self.max_model_len = min(ready.max_model_len for ready in client.cores)
         self._client = client
-        self._metrics = Recorder(config.model.served_model_names[0], self.max_model_len)
-        self._metrics.set_info({"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks})
+        self._metrics = Metrics(config.model.served_model_names[0], self.max_model_len, len(client.cores))
+        for recorder, ready in zip(self._metrics.recorders, client.cores, strict=True):
+            recorder.set_info({"block_size": ready.block_size, "num_gpu_blocks": ready.num_blocks})
         self._inputs = InputProcessor(config, tokenizer, self.max_model_len, clamp=True)
         self._outputs = OutputProcessor(tokenizer, self._metrics)
         self._num_requests = 0
@@ -39,6 +43,8 @@ class LLMEngine:
         """Load the model. Raises `ConfigError` if it cannot be served as the arguments say."""
         config = args.resolve()
         tokenizer = load_tokenizer(config.model.tokenizer, config.model.trust_remote_code)
+        if config.parallel.data_parallel_size > 1:
+            return cls(config, BlockingClient(launch(config)), tokenizer)
         core, ready = build_core(config, progress)
         return cls(config, InprocClient(core, ready), tokenizer)
 
@@ -70,7 +76,7 @@ class LLMEngine:
 
         A request that failed alone has a choice with finish reason "error".
         """
-        batch = self._client.outputs()
+        batch = self._client.outputs() if self.has_unfinished() else None
         if batch is None:
             return []
         touched, aborts = self._outputs.process(batch)

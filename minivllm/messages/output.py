@@ -45,6 +45,7 @@ class TokenOutputs(msgspec.Struct, array_like=True, tag=True):
     outputs: list[TokenOutput]
     stats: SchedulerStats | None
     time: float  # time.monotonic() when the step ended
+    engine: int = 0  # the core that it comes from; set by whoever hears several
 
 
 class CallReply(msgspec.Struct, array_like=True, tag=True):

@@ -27,6 +27,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     cache_salt: str | None = None
     pooling_params: PoolingParams | None = None
     token_type_start: int | None = None  # the first token of the second text of a pair
+    data_parallel_rank: int = 0  # the core that it goes to, where there are several: the balancer sets it
 
 
 class AddRequests(msgspec.Struct, array_like=True, tag=True):

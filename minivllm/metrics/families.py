@@ -42,6 +42,7 @@ class ValueFamily:
         self.definition = definition
         self.labels = dict(labels)
         self.values: dict[str, float] = {} if definition.label else {"": 0}
+        self._name = PREFIX + definition.name + ("_total" if definition.kind == "counter" else "")
 
     def add(self, amount: float, label: str = "") -> None:
         self.values[label] = self.values.get(label, 0) + amount
@@ -49,11 +50,11 @@ class ValueFamily:
     def set(self, value: float) -> None:
         self.values[""] = value
 
-    def render(self) -> list[str]:
-        counter = self.definition.kind == "counter"
-        name = PREFIX + self.definition.name + ("_total" if counter else "")
-        lines = _head(name, self.definition)
-        return lines + [f"{name}{_label_text(self._labels_of(key))} {_number(value)}" for key, value in self.values.items()]
+    def head(self) -> list[str]:
+        return _head(self._name, self.definition)
+
+    def samples(self) -> list[str]:
+        return [f"{self._name}{_label_text(self._labels_of(key))} {_number(value)}" for key, value in self.values.items()]
 
     def snapshot(self) -> list[Metric]:
         kind = Counter if self.definition.kind == "counter" else Gauge
@@ -86,11 +87,13 @@ class HistogramFamily:
             found["+Inf" if bound is None else _number(bound)] = total
         return found
 
-    def render(self) -> list[str]:
+    def head(self) -> list[str]:
+        return _head(PREFIX + self.definition.name, self.definition)
+
+    def samples(self) -> list[str]:
         name = PREFIX + self.definition.name
-        lines = _head(name, self.definition)
         buckets = self.buckets()
-        lines += [f"{name}_bucket{_label_text(self.labels | {'le': bound})} {count}" for bound, count in buckets.items()]
+        lines = [f"{name}_bucket{_label_text(self.labels | {'le': bound})} {count}" for bound, count in buckets.items()]
         labels = _label_text(self.labels)
         return [*lines, f"{name}_sum{labels} {_number(self.sum)}", f"{name}_count{labels} {buckets['+Inf']}"]
 

@@ -26,7 +26,7 @@ class LogLine:
         if not (prompt or generated or stats.num_running or stats.num_waiting):
             return None
         return (
-            f"Engine 000: Avg prompt throughput: {prompt / seconds:.1f} tokens/s, "
+            f"Engine {self._recorder.engine:03}: Avg prompt throughput: {prompt / seconds:.1f} tokens/s, "
             f"Avg generation throughput: {generated / seconds:.1f} tokens/s, "
             f"Running: {stats.num_running} reqs, Waiting: {stats.num_waiting} reqs, "
             f"KV cache usage: {stats.kv_cache_usage:.1%}, "

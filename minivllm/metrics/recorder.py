@@ -1,4 +1,4 @@
-"""`Recorder`: what happened in the engine → Prometheus metrics. Fed by the engine once a step, read by /metrics and `LLM`."""
+"""`Metrics`: what happened in the engine → Prometheus metrics. Fed by the engine once a step, read by /metrics and `LLM`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -33,9 +33,44 @@ class StepRecord:
     finished: list[FinishedRequest] = field(default_factory=list)
 
 
+class Metrics:
+    """The recorders of all engine cores; as text, the cores' figures stand side by side."""
+
+    def __init__(self, model_name: str, max_model_len: int, num_engines: int = 1):
+        self.recorders = [Recorder(model_name, max_model_len, engine) for engine in range(num_engines)]
+
+    @property
+    def num_waiting(self) -> int:
+        """Sequences that waited by the cores' last figures."""
+        return sum(recorder.stats.num_waiting for recorder in self.recorders)
+
+    def set_idle(self) -> None:
+        for recorder in self.recorders:
+            recorder.set_idle()
+
+    def total(self, name: str) -> float:
+        """A counter's or gauge's value, summed over its label and the cores."""
+        return sum(recorder.total(name) for recorder in self.recorders)
+
+    def render(self) -> bytes:
+        """Prometheus text format 0.0.4."""
+        lines: list[str] = []
+        for of_all in zip(*(recorder.families() for recorder in self.recorders), strict=True):
+            lines += of_all[0].head()
+            for family in of_all:
+                lines += family.samples()
+        return ("\n".join(lines) + "\n").encode()
+
+    def snapshot(self) -> list[Metric]:
+        return [metric for recorder in self.recorders for family in recorder.families() for metric in family.snapshot()]
+
+
 class Recorder:
-    def __init__(self, model_name: str, max_model_len: int):
-        self._labels = {"model_name": model_name, "engine": "0"}
+    """The figures of one engine core."""
+
+    def __init__(self, model_name: str, max_model_len: int, engine: int = 0):
+        self.engine = engine
+        self._labels = {"model_name": model_name, "engine": str(engine)}
         self._values: dict[str, ValueFamily] = {}
         self._histograms: dict[str, HistogramFamily] = {}
         for each in definitions(max_model_len):
@@ -84,14 +119,7 @@ class Recorder:
         """A counter's or gauge's value, summed over its label."""
         return sum(self._values[name].values.values())
 
-    def render(self) -> bytes:
-        """Prometheus text format 0.0.4."""
-        return ("\n".join([line for family in self._families() for line in family.render()]) + "\n").encode()
-
-    def snapshot(self) -> list[Metric]:
-        return [metric for family in self._families() for metric in family.snapshot()]
-
-    def _families(self) -> list[ValueFamily | HistogramFamily]:
+    def families(self) -> list[ValueFamily | HistogramFamily]:
         return [*self._values.values(), *self._histograms.values()]
 
     def _record_stats(self, stats: SchedulerStats) -> None:

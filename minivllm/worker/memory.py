@@ -6,8 +6,10 @@ from minivllm.config.sections.cache import CacheConfig
 from minivllm.worker.devices.base import Device
 
 
-def available_kv_bytes(cache: CacheConfig, device: Device, largest_step: Callable[[], None]) -> int:
+def available_kv_bytes(cache: CacheConfig, device: Device, num_workers: int, largest_step: Callable[[], None]) -> int:
     """After the weights are loaded: the user's figure, or a share of the device, or what the device gives by default.
+
+    Where `num_workers`, those of all cores, have one memory, each gets the same part of what is not given as a figure.
 
     A share counts against the KV cache everything that is in use already, by us or by others, and what a step takes for a
     while; on a device where that counts, the largest one is run.
@@ -17,6 +19,7 @@ def available_kv_bytes(cache: CacheConfig, device: Device, largest_step: Callabl
     passing = device.peak_bytes(largest_step)
     memory = device.memory()
     if cache.gpu_memory_utilization is None:
-        return max(0, device.default_kv_share(memory) - passing)
-    used = memory.total - memory.free + passing
-    return max(0, int(memory.total * cache.gpu_memory_utilization) - used)
+        share = device.default_kv_share(memory)
+    else:
+        share = int(memory.total * cache.gpu_memory_utilization) - (memory.total - memory.free)
+    return max(0, share // num_workers - passing if device.shared else share - passing)

@@ -88,7 +88,8 @@ class Worker:
         return self._loaded_pool().spec(self._config.spec.sliding_window)
 
     def available_kv_bytes(self) -> int:
-        return available_kv_bytes(self._config.cache, self._device, self._run_largest_step)
+        num_workers = self._config.parallel.data_parallel_size
+        return available_kv_bytes(self._config.cache, self._device, num_workers, self._run_largest_step)
 
     def allocate_kv(self, num_blocks: int) -> None:
         pool, runner = self._loaded_pool(), self._runner

@@ -258,3 +258,8 @@ def test_server_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     ]:
         with pytest.raises(ConfigError, match=message):
             _ = AsyncEngineArgs("m", **options).server
+
+
+def test_engine_cores_share_the_processor(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minivllm.utils.process.available_cores", lambda: 7)
+    assert EngineArgs(make_model(), data_parallel_size=2).resolve().device.cpu_threads == 3

@@ -3,12 +3,11 @@ import pytest
 from minivllm.engine import admission
 from minivllm.engine.admission import Admission
 from minivllm.errors import OverloadedError
-from minivllm.messages.stats import SchedulerStats
 
 
 def allowed(gate, num_new, num_open, num_waiting=0):
     try:
-        gate.check(num_new, num_open, SchedulerStats(num_waiting=num_waiting))
+        gate.check(num_new, num_open, num_waiting)
     except OverloadedError:
         return False
     return True

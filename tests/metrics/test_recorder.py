@@ -9,7 +9,7 @@ from minivllm.messages.stats import SchedulerStats
 from minivllm.metrics.definitions import buckets_1_2_5, definitions
 from minivllm.metrics.families import Histogram
 from minivllm.metrics.log_line import LogLine
-from minivllm.metrics.recorder import FinishedRequest, Recorder, StepRecord
+from minivllm.metrics.recorder import FinishedRequest, Metrics, StepRecord
 
 REQUIRED = {
     *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries", "prefix_cache_hits"),
@@ -21,17 +21,22 @@ REQUIRED = {
 
 
 @pytest.fixture
-def recorder():
-    return Recorder('a "model"', 1000)
+def metrics():
+    return Metrics('a "model"', 1000)
+
+
+@pytest.fixture
+def recorder(metrics):
+    return metrics.recorders[0]
 
 
 def step(**fields):
     return StepRecord(**fields)
 
 
-def values(recorder):
+def values(metrics):
     found = {}
-    for line in recorder.render().decode().splitlines():
+    for line in metrics.render().decode().splitlines():
         if not line.startswith("#"):
             name, value = re.fullmatch(r"([a-z_:0-9]+(?:\{.*\})?) (\S+)", line).groups()
             found[name.replace('model_name="a \\"model\\"",engine="0"', "").replace("{}", "").replace("{,", "{")] = float(value)
@@ -51,11 +56,11 @@ def test_buckets():
     assert buckets_1_2_5(1) == (1,)
 
 
-def test_a_parser_of_others_reads_it(recorder):
+def test_a_parser_of_others_reads_it(metrics, recorder):
     parser = pytest.importorskip("prometheus_client.parser")
     recorder.set_info({"block_size": 16, "path": 'C:\\x\n"y"'})
     recorder.record_step(step(num_generation_tokens=3, first_token_seconds=[0.02, 3.0]), SchedulerStats(num_running=2))
-    families = {family.name: family for family in parser.text_string_to_metric_families(recorder.render().decode())}
+    families = {family.name: family for family in parser.text_string_to_metric_families(metrics.render().decode())}
     assert families["minivllm:generation_tokens"].type == "counter"
     assert families["minivllm:generation_tokens"].samples[0].value == 3
     assert families["minivllm:num_requests_running"].samples[0].labels == {"model_name": 'a "model"', "engine": "0"}
@@ -65,12 +70,12 @@ def test_a_parser_of_others_reads_it(recorder):
     assert info.value == 1 and info.labels["path"] == 'C:\\x\n"y"'
 
 
-def test_steps_and_stats(recorder):
+def test_steps_and_stats(metrics, recorder):
     recorder.record_step(
         step(num_prompt_tokens=10, num_cached_tokens=4, num_generation_tokens=1), SchedulerStats(2, 1, 0.25, 10, 4, 3, 1, 10)
     )
     recorder.record_step(step(num_generation_tokens=2, token_seconds=[0.03, 0.06]), SchedulerStats(1, 0, 0.5, 12, 5, 3, 3, 40))
-    found = values(recorder)
+    found = values(metrics)
     assert found["minivllm:prompt_tokens_total"] == 10 and found["minivllm:prompt_tokens_cached_total"] == 4
     assert found["minivllm:generation_tokens_total"] == 3
     assert found["minivllm:num_requests_running"] == 1 and found["minivllm:kv_cache_usage_perc"] == 0.5
@@ -79,14 +84,14 @@ def test_steps_and_stats(recorder):
     assert found["minivllm:iteration_tokens_total_count"] == 3 and found["minivllm:iteration_tokens_total_sum"] == 40
     assert found["minivllm:inter_token_latency_seconds_sum"] == pytest.approx(0.09)
     recorder.set_idle()
-    assert values(recorder)["minivllm:kv_cache_usage_perc"] == values(recorder)["minivllm:num_requests_running"] == 0
+    assert values(metrics)["minivllm:kv_cache_usage_perc"] == values(metrics)["minivllm:num_requests_running"] == 0
 
 
-def test_finished_requests(recorder):
+def test_finished_requests(metrics, recorder):
     times = RequestMetrics(10.0, 10.5, 11.0, 13.0, 13.1)
     recorder.record_finished(FinishedRequest("stop", 7, 5, 2, 16, times))
     recorder.record_finished(FinishedRequest("abort", 7, 0, 1, None, RequestMetrics(10.0, finished_time=12.0)))
-    found = values(recorder)
+    found = values(metrics)
     for name, value in (("queue", 0.5), ("prefill", 0.5), ("decode", 2.0), ("inference", 2.5)):
         assert found[f"minivllm:request_{name}_time_seconds_sum"] == value
         assert found[f"minivllm:request_{name}_time_seconds_count"] == 1
@@ -98,9 +103,9 @@ def test_finished_requests(recorder):
     assert counts == {"stop": 1, "length": 0, "abort": 1}
 
 
-def test_snapshot(recorder):
+def test_snapshot(metrics, recorder):
     recorder.record_step(step(num_generation_tokens=3, first_token_seconds=[0.02]), None)
-    found = {metric.name: metric for metric in recorder.snapshot()}
+    found = {metric.name: metric for metric in metrics.snapshot()}
     assert found["minivllm:generation_tokens"].value == 3
     histogram = found["minivllm:time_to_first_token_seconds"]
     assert isinstance(histogram, Histogram) and histogram.count == 1 and histogram.buckets["+Inf"] == 1
@@ -120,3 +125,17 @@ def test_log_line(recorder):
     recorder.record_step(step(num_generation_tokens=10), None)
     line.restart(150.0)
     assert line.text(160.0) is None
+
+
+def test_cores_side_by_side():
+    metrics = Metrics("m", 1000, num_engines=2)
+    for recorder, tokens in zip(metrics.recorders, (3, 4), strict=True):
+        recorder.record_step(step(num_generation_tokens=tokens), SchedulerStats(num_waiting=tokens))
+    lines = metrics.render().decode().splitlines()
+    at = lines.index("# TYPE minivllm:generation_tokens_total counter")
+    labels = [f'minivllm:generation_tokens_total{{model_name="m",engine="{i}"}} {3 + i}.0' for i in range(2)]
+    assert lines[at + 1 : at + 3] == labels
+    assert sum(line.startswith("# ") for line in lines) == 2 * len(definitions(1000))
+    assert (metrics.num_waiting, metrics.total("generation_tokens")) == (7, 7)
+    assert [m.labels["engine"] for m in metrics.snapshot() if m.name == "minivllm:generation_tokens"] == ["0", "1"]
+    assert LogLine(metrics.recorders[1], 0.0).text(1.0).startswith("Engine 001: ")

@@ -45,7 +45,10 @@ def make_root(folder: Path, total_kib: int, available_kib: int, **cgroup: str) -
     ],
 )
 def test_available_kv_bytes(cache, total, free, expected):
-    assert available_kv_bytes(cache, FixedDevice(total, free), largest_step=pytest.fail) == int(expected * GIB)
+    device = FixedDevice(total, free)
+    assert available_kv_bytes(cache, device, 1, largest_step=pytest.fail) == int(expected * GIB)
+    each = 1 if cache.kv_cache_memory_bytes else 4
+    assert available_kv_bytes(cache, device, 4, largest_step=pytest.fail) == int(expected * GIB) // each
 
 
 def test_a_device_without_swap_sets_aside_what_a_step_takes():
@@ -56,9 +59,9 @@ def test_a_device_without_swap_sets_aside_what_a_step_takes():
 
     ran = []
     device = Profiled(24, 10)
-    assert available_kv_bytes(CacheConfig(gpu_memory_utilization=0.75), device, lambda: ran.append(1)) == 2 * GIB
-    assert available_kv_bytes(CacheConfig(), device, lambda: ran.append(1)) == 2 * GIB
-    assert available_kv_bytes(CacheConfig(gpu_memory_utilization=0.6), device, lambda: ran.append(1)) == 0
+    assert available_kv_bytes(CacheConfig(gpu_memory_utilization=0.75), device, 1, lambda: ran.append(1)) == 2 * GIB
+    assert available_kv_bytes(CacheConfig(), device, 1, lambda: ran.append(1)) == 2 * GIB
+    assert available_kv_bytes(CacheConfig(gpu_memory_utilization=0.6), device, 1, lambda: ran.append(1)) == 0
     assert len(ran) == 3
 
 

@@ -30,6 +30,7 @@ class Captured:
 class Device(ABC):
     torch_name: str  # as in torch.device(...)
     captures: bool = False  # whether `capture` works
+    shared: bool = False  # whether all workers on a machine take from the same memory
     warm_up_lengths: Sequence[int] = ()  # of prompts that the first requests must not be the first to try
 
     @abstractmethod

@@ -25,6 +25,7 @@ _CGROUPS = (
 
 class CpuDevice(Device):
     torch_name = "cpu"
+    shared = True
 
     def __init__(self, config: DeviceConfig):
         self._threads = config.cpu_threads
