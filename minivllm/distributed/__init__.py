@@ -1,0 +1,1 @@
+"""Workers that share one model: who is in which group, and how a group's ranks exchange tensors."""
