@@ -9,6 +9,7 @@
 #include "isa.h"
 #include "plan.h"
 #include "recorded.h"
+#include "shared_group.h"
 #include "team.h"
 #if defined(__linux__)
 #include <sys/mman.h>
@@ -100,6 +101,28 @@ void copy_rows(long count, Address table, Address indices, Address out, long n, 
   for (long i = 0; i < count; i++) memcpy(at<char>(out) + i * row_bytes, at<char>(table) + wanted[i] * row_bytes, row_bytes);
 }
 
+// int64 indices counted from `begin`; 0 for those outside [begin, end).
+void indices_in(long count, Address indices, Address out, long begin, long end) {
+  const int64_t* given = at<int64_t>(indices);
+  for (long i = 0; i < count; i++) at<int64_t>(out)[i] = given[i] >= begin && given[i] < end ? given[i] - begin : 0;
+}
+
+// Zeros in the rows whose index is outside [begin, end).
+void clear_outside(long rows, Address x, Address indices, long row_bytes, long begin, long end) {
+  const int64_t* given = at<int64_t>(indices);
+  for (long i = 0; i < rows; i++) {
+    if (given[i] < begin || given[i] >= end) memset(at<char>(x) + i * row_bytes, 0, row_bytes);
+  }
+}
+
+void all_reduce(long rows, Address group, int dtype, Address x, long cols) {
+  at<SharedGroup>(group)->all_reduce(dtype, at<void>(x), rows * cols);
+}
+
+void all_gather(long rows, Address group, Address x, long x_stride, Address out, long columns, Address ranges, long item_bytes) {
+  at<SharedGroup>(group)->all_gather(at<void>(x), x_stride, at<void>(out), rows, columns, at<int64_t>(ranges), item_bytes);
+}
+
 void gemm_int8(long m, int dtype, Address x, Address w, Address scales, Address bias, Address y, long n, long k, long ldx) {
   kernels().gemm_int8({static_cast<DType>(dtype), at<void>(x), at<uint8_t>(w), at<float>(scales), at<void>(bias), at<void>(y),
                        m, n, k, ldx});
@@ -187,12 +210,22 @@ NB_MODULE(_cpu, m) {
   define_op(m, "gemm", &gemm);
   define_op(m, "gemm_rows", &gemm_rows);
   define_op(m, "copy_rows", &copy_rows);
+  define_op(m, "indices_in", &indices_in);
+  define_op(m, "clear_outside", &clear_outside);
+  define_op(m, "all_reduce", &all_reduce);
+  define_op(m, "all_gather", &all_gather);
   define_op(m, "gemm_int8", &gemm_int8);
   define_op(m, "gemm_int8_rows", &gemm_int8_rows);
   define_op(m, "gemm_grouped", &gemm_grouped);
   define_op(m, "gemm_grouped_rows", &gemm_grouped_rows);
   m.def("advise_huge_pages", &advise_huge_pages);
 
+  m.attr("MAX_RANKS") = kMaxRanks;
+  nb::class_<SharedGroup>(m, "SharedGroup", "Ranks on this machine that exchange arrays; waits until all are there.")
+      .def(nb::init<const std::string&, int, int>(), nb::arg("path"), nb::arg("rank"), nb::arg("size"),
+           nb::call_guard<nb::gil_scoped_release>())
+      .def_prop_ro("address", [](const SharedGroup& group) { return reinterpret_cast<Address>(&group); }, "For ops.")
+      .def("leave", &SharedGroup::leave, "Others that wait for this rank fail.");
   nb::class_<Variable>(m, "Variable", "In place of a number of a recorded call: factor times a value that each run gives.")
       .def(nb::init<int, int64_t>(), nb::arg("index"), nb::arg("factor") = 1);
   nb::class_<Program>(m, "Program", "Recorded calls of ops, replayed in one call.")

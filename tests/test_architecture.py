@@ -26,7 +26,7 @@ MAY_IMPORT = {
     "metrics": {"messages", "utils", "errors"},
     "text": BELOW_ALL,
     "kernels": set(),
-    "distributed": BELOW_ALL | {"ipc"},
+    "distributed": BELOW_ALL | {"ipc", "kernels"},
     "model": BELOW_ALL | {"kernels", "distributed"},
     "worker": BELOW_ALL | {"kernels", "distributed", "model"},
     "executor": BELOW_ALL | {"ipc", "worker"},

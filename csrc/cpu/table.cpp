@@ -15,6 +15,7 @@ const KernelTable table = {
     {gate<float>, gate<Bf16>, gate<F16>},
     {act<float>, act<Bf16>, act<F16>},
     {scale_add<float>, scale_add<Bf16>, scale_add<F16>},
+    {sum_parts<float>, sum_parts<Bf16>, sum_parts<F16>},
     {{kv_write<float, float>, kv_write<float, Bf16>, kv_write<float, F16>, kv_write<float, I8>},
      {kv_write<Bf16, float>, kv_write<Bf16, Bf16>, kv_write<Bf16, F16>, kv_write<Bf16, I8>},
      {kv_write<F16, float>, kv_write<F16, Bf16>, kv_write<F16, F16>, kv_write<F16, I8>}},

@@ -58,6 +58,15 @@ struct ScaleAddArgs {
   float factor;
 };
 
+constexpr int kMaxRanks = 64;
+
+struct SumArgs {
+  const void* const* parts;  // [num_parts]: [count] each
+  int num_parts;             // at most kMaxRanks
+  void* out;                 // [count]; may be one of the parts
+  long count;
+};
+
 struct KvWriteArgs {
   const void *k, *v;         // [tokens, kv_heads, head_dim]
   long k_stride, v_stride;   // elements between tokens
@@ -177,6 +186,7 @@ struct KernelTable {
   void (*gate[3])(const GateArgs&);
   void (*act[3])(const ActArgs&);
   void (*scale_add[3])(const ScaleAddArgs&);
+  void (*sum_parts[3])(const SumArgs&);
   void (*kv_write[3][4])(const KvWriteArgs&);    // [activations][cache]
   void (*attention[4])(const AttentionArgs&);    // [cache]
   void (*choose[3])(const ChooseArgs&);          // [logits]

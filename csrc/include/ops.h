@@ -10,6 +10,7 @@ template <class T> void rotary(const RotaryArgs&);
 template <class T> void gate(const GateArgs&);
 template <class T> void act(const ActArgs&);
 template <class T> void scale_add(const ScaleAddArgs&);
+template <class T> void sum_parts(const SumArgs&);
 template <class T, class Cache> void kv_write(const KvWriteArgs&);
 template <class Cache> void attention(const AttentionArgs&);
 template <class T> void choose(const ChooseArgs&);

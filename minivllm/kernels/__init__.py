@@ -6,10 +6,11 @@ import logging
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import Any
 
-if TYPE_CHECKING:
-    from torch import Tensor
+from torch import Tensor
+
+from minivllm.kernels.communicator import ALONE, Communicator
 
 logger = logging.getLogger("minivllm.kernels")
 
@@ -38,6 +39,7 @@ class Ops:
     """One module per op; every family (`reference`, `cpu`, `triton`) has the same modules with the same functions.
 
     `recording` is the module whose `record` makes a program of a function that calls ops, or None if the family has none.
+    `group` has the ranks among which a model that is built with these ops is divided.
     """
 
     name: str
@@ -54,6 +56,8 @@ class Ops:
     gemm_grouped: ModuleType
     moe: ModuleType
     sampling: ModuleType
+    group: Communicator = ALONE
+    whole_experts: bool = False  # each rank has some of the experts instead of a part of each
 
 
 def extension_error() -> str | None:
@@ -71,7 +75,7 @@ def set_kernel_threads(threads: int) -> None:
         importlib.import_module("minivllm._cpu").set_threads(threads)
 
 
-def advise_huge_pages(memory: "Tensor") -> None:
+def advise_huge_pages(memory: Tensor) -> None:
     """Ask the system for large pages under a tensor on the CPU, which kernels will stream through. Only a hint."""
     if memory.device.type == "cpu" and extension_error() is None:
         importlib.import_module("minivllm._cpu").advise_huge_pages(memory.data_ptr(), memory.nbytes)
@@ -96,6 +100,6 @@ def ops_for(device: str, use_extension: bool = True) -> Ops:
 
 
 def _load(family: str) -> Ops:
-    modules = {op: importlib.import_module(f"minivllm.kernels.{family}.{op}") for op in OPS}
+    modules: dict[str, Any] = {op: importlib.import_module(f"minivllm.kernels.{family}.{op}") for op in OPS}
     recording = importlib.import_module("minivllm.kernels.cpu.recording") if family == "cpu" else None
     return Ops(name=family, recording=recording, **modules)

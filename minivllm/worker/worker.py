@@ -1,5 +1,6 @@
 """`Worker`: one device with its share of the model and of the KV cache. Called by an executor, always from one thread."""
 
+import dataclasses
 import time
 
 import torch
@@ -7,8 +8,11 @@ import torch
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.env import no_extension
 from minivllm.config.sections.model import TRANSFORMERS
+from minivllm.distributed.communicator import connect
+from minivllm.distributed.groups import ALONE, Place
 from minivllm.errors import ConfigError
 from minivllm.kernels import Ops, ops_for
+from minivllm.kernels.communicator import Alone, Communicator
 from minivllm.messages.kv_spec import KVSpec
 from minivllm.messages.step import StepPlan, StepResult
 from minivllm.model.attention.select import select_backend
@@ -38,20 +42,25 @@ class Worker:
     The weights and the cache stay where they are until the last reference to the worker goes.
     """
 
-    def __init__(self, config: EngineConfig):
+    def __init__(self, config: EngineConfig, place: Place = ALONE, rendezvous: str = ""):
+        """rendezvous: see `distributed.communicator.connect`."""
         self._config = config
+        self._place = place
+        self._rendezvous = rendezvous
+        self._group: Communicator = Alone()
         self._device = DEVICES[config.device.device](config.device)
         self._pool: KVPool | None = None
         self._runner: ModelRunner | PoolingRunner | None = None
 
     def init_device(self) -> None:
         self._device.set_up()
+        self._group = connect(self._device.torch_name, self._rendezvous, self._place, use_extension=not no_extension())
 
     def load_model(self, progress: bool = False) -> None:
         """ConfigError, in one line, if the model folder does not hold the model that its config.json describes."""
         config, device = self._config, self._device.torch_name
         dtype, kv_dtype = getattr(torch, config.model.dtype), self._kv_dtype()
-        ops = ops_for(device, use_extension=not no_extension())
+        ops = dataclasses.replace(ops_for(device, use_extension=not no_extension()), group=self._group)
         if config.model.model_impl != TRANSFORMERS:  # whose layers are known when they are there
             select_backend(config.spec, dtype, kv_dtype, device)
         model = load_model(config, ops, dtype, device, self._device.memory().free, progress)
@@ -139,6 +148,7 @@ class Worker:
         """Let go of weights and cache."""
         self._runner = None
         self._pool = None
+        self._group.close()
 
     def _run_largest_step(self) -> None:
         config, pool = self._config, self._loaded_pool()

@@ -15,7 +15,9 @@ def test_places_agree_with_the_groups_and_fill_machine_by_machine():
     for group, stage in zip(layout.tensor_groups(), range(4), strict=True):
         assert [(places[rank].tensor_rank, places[rank].pipeline_rank) for rank in group] == [(0, stage), (1, stage)]
     for share, group in enumerate(layout.pipeline_groups()):
-        assert [(places[rank].tensor_rank, places[rank].pipeline_rank) for rank in group] == [(share, stage) for stage in range(4)]
+        assert [(places[rank].tensor_rank, places[rank].pipeline_rank) for rank in group] == [
+            (share, stage) for stage in range(4)
+        ]
     assert [place.local_rank for place in places] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert places[5] == Place(5, 1, 2, 2, 4, 1, 4)
     assert Layout().place(0) == ALONE

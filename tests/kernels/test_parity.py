@@ -148,6 +148,19 @@ def add_cases(dtype: torch.dtype) -> Iterator[Case]:
         yield lambda elementwise, x=x, y=y: (elementwise.add(x.clone(), y),)
 
 
+def indices_in_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for count in (0, 1, 50):
+        indices = torch.randint(0, 100, (count,))
+        yield lambda elementwise, i=indices: (elementwise.indices_in(i, 20, 60), elementwise.indices_in(i, 0, 100))
+
+
+def clear_outside_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for rows, cols in itertools.product((0, 1, 50), (1, 63)):
+        x, indices = poisoned(rows, cols, dtype=dtype), torch.randint(0, 100, (rows,))
+        x[(indices >= 20) & (indices < 60)] = 1.5
+        yield lambda elementwise, x=x, i=indices: (elementwise.clear_outside(x.clone(), i, 20, 60),)
+
+
 # ---- KV cache
 
 
@@ -516,7 +529,8 @@ def experts_cases(dtype: torch.dtype) -> Iterator[Case]:
         ) -> tuple[Tensor, ...]:  # fmt: skip
             packed = [moe.pack(weight) for weight in weights]
             plain = moe.mix(x, chosen, shares, *packed, limit=limit)
-            return plain, moe.mix(x, chosen, shares, *packed, *biases, limit=limit)
+            some_here = moe.mix(x, chosen.where(chosen > 2, 7), shares, *packed)
+            return plain, moe.mix(x, chosen, shares, *packed, *biases, limit=limit), some_here
 
         yield run
 
@@ -542,6 +556,8 @@ CASES = {
     ("activation", "activate"): activate_cases,
     ("elementwise", "scale"): scale_cases,
     ("elementwise", "add"): add_cases,
+    ("elementwise", "indices_in"): indices_in_cases,
+    ("elementwise", "clear_outside"): clear_outside_cases,
     ("kv_write", "write_kv"): write_kv_cases,
     ("attention", "paged_attention"): paged_attention_cases,
     ("attention", "latent_attention"): latent_attention_cases,

@@ -39,7 +39,7 @@ def mix(
     """See reference.moe."""
     sent, order = experts.flatten().sort(stable=True)
     tokens = order // experts.shape[1]
-    counts = torch.bincount(sent, minlength=len(gate_up)).tolist()
+    counts = torch.bincount(sent, minlength=len(gate_up))[: len(gate_up)].tolist()
     rows, results, begin = x[tokens], [], 0
     for expert, count in enumerate(counts):
         if count:
@@ -50,5 +50,5 @@ def mix(
             begin += count
     total = torch.zeros(x.shape, dtype=torch.float32)
     if results:
-        total.index_add_(0, tokens, torch.cat(results).float() * shares.flatten()[order, None])
+        total.index_add_(0, tokens[:begin], torch.cat(results).float() * shares.flatten()[order[:begin], None])
     return total.to(x.dtype)

@@ -45,12 +45,15 @@ def mix(
 ) -> Tensor:
     """Sum over a token's experts of share * down(silu(gate(x)) * up(x)); summed in fp32.
 
-    x: [num_tokens, hidden_size]; experts: int64 [num_tokens, top_k]; shares: fp32 alike. Packed weights: gate_up [num_experts,
-    2 * size, hidden_size], down [num_experts, hidden_size, size]; biases [num_experts, out_features]. With a limit, as gpt-oss
-    has it: gate at most that, up within plus and minus it, then gate * sigmoid(1.702 * gate) * (up + 1).
+    x: [num_tokens, hidden_size]; experts: int64 [num_tokens, top_k], num_experts for one that is not here; shares: fp32 alike.
+    Packed weights: gate_up [num_experts, 2 * size, hidden_size], down [num_experts, hidden_size, size]; biases [num_experts,
+    out_features]. With a limit, as gpt-oss has it: gate at most that, up within plus and minus it, then gate * sigmoid(1.702 *
+    gate) * (up + 1).
     """
     total = torch.zeros(x.shape, dtype=torch.float32, device=x.device)
     for expert in experts.unique().tolist():
+        if expert >= len(gate_up):
+            break
         tokens, choices = (experts == expert).nonzero(as_tuple=True)
         hidden = F.linear(x[tokens], gate_up[expert], None if gate_up_bias is None else gate_up_bias[expert])
         result = F.linear(_gated(hidden, limit), down[expert], None if down_bias is None else down_bias[expert])

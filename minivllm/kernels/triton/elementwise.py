@@ -2,6 +2,10 @@
 
 from torch import Tensor
 
+from minivllm.kernels.reference.elementwise import clear_outside, indices_in
+
+__all__ = ["add", "clear_outside", "indices_in", "scale"]
+
 
 def scale(x: Tensor, factor: float) -> Tensor:
     """See reference.elementwise."""

@@ -148,7 +148,7 @@ def mix(
     hidden = torch.empty((len(order), gate_up.shape[1]), dtype=x.dtype, device=x.device)
     _launch(hidden, x.contiguous(), gate_up, gate_up_bias, shares, starts, order, top, first=True)
     gated = gate_with_limit(hidden, limit) if limit else silu_and_mul(hidden)
-    parts = torch.empty((x.shape[0], top, down.shape[1]), dtype=x.dtype, device=x.device)
+    parts = torch.zeros((x.shape[0], top, down.shape[1]), dtype=x.dtype, device=x.device)
     _launch(parts, gated, down, down_bias, shares.contiguous(), starts, order, top, first=False)
     return parts.sum(1, dtype=torch.float32).to(x.dtype)
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import head_shares
 from minivllm.kernels import Ops
 from minivllm.kernels.kv_pages import row_width
 from minivllm.model.attention.backend import AttentionBackend, AttentionForm
@@ -18,7 +19,8 @@ class PagedBackend(AttentionBackend):
     name = "paged"
 
     def __init__(self, spec: ModelSpec, ops: Ops):
-        self._num_kv_heads = spec.num_kv_heads
+        _, kv_heads = head_shares(spec, ops.group)
+        self._num_kv_heads = kv_heads.size
         self._head_dim = spec.head_dim
         self._write_kv = ops.kv_write.write_kv
         self._paged_attention = ops.attention.paged_attention

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import Share, head_shares, intermediate_share, vocabulary_share
 from minivllm.kernels import Ops
 from minivllm.model.attention.backend import AttentionForm
 from minivllm.model.context import ForwardContext
@@ -72,7 +73,8 @@ class BertEmbeddings(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype):
         assert spec.encoder is not None
         num_types = spec.encoder.type_vocab_size
-        self.word_embeddings = Embedding(ops, spec.vocab_size, spec.hidden_size, tied=False, dtype=dtype)
+        vocab = vocabulary_share(spec, ops.group)
+        self.word_embeddings = Embedding(ops, vocab, spec.hidden_size, tied=False, dtype=dtype)
         self.position_embeddings = PositionEmbedding(ops, spec, dtype)
         self.token_type_embeddings = Embedding(ops, num_types, spec.hidden_size, tied=False, dtype=dtype)
         self.LayerNorm = make_norm(spec, ops, spec.hidden_size, dtype)
@@ -92,8 +94,9 @@ class BertLayers(Layer):
 class BertLayer(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int):
         self.attention = BertAttention(spec, ops, dtype, index)
-        self.intermediate = Dense(ops, spec.hidden_size, spec.intermediate_size, dtype)
-        self.output = DenseAddNorm(spec, ops, spec.intermediate_size, dtype)
+        own = intermediate_share(spec.intermediate_size, ops.group)
+        self.intermediate = Dense(ops, spec.hidden_size, own, dtype)
+        self.output = DenseAddNorm(spec, ops, own, dtype)
         self._activation = activation(spec.hidden_act, ops)
 
     def __call__(self, x: Tensor, ctx: ForwardContext) -> Tensor:
@@ -104,7 +107,8 @@ class BertLayer(Layer):
 class BertAttention(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int):
         self.self = BertSelfAttention(spec, ops, dtype, index)
-        self.output = DenseAddNorm(spec, ops, spec.hidden_size, dtype)
+        heads, _ = head_shares(spec, ops.group)
+        self.output = DenseAddNorm(spec, ops, heads.times(spec.head_dim), dtype)
 
     def __call__(self, x: Tensor, ctx: ForwardContext) -> Tensor:
         return self.output(self.self(x, ctx), x)
@@ -112,9 +116,9 @@ class BertAttention(Layer):
 
 class BertSelfAttention(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int):
-        size = spec.hidden_size
-        self.qkv = Linear(ops, size, (size, size, size), bias=True, dtype=dtype)
-        self._packed_shape = (-1, 3, spec.num_heads, spec.head_dim)
+        heads, _ = head_shares(spec, ops.group)
+        self.qkv = Linear(ops, spec.hidden_size, (heads.times(spec.head_dim),) * 3, bias=True, dtype=dtype)
+        self._packed_shape = (-1, 3, heads.size, spec.head_dim)
         self._form = AttentionForm(spec.head_dim**-0.5)
         self._index = index
 
@@ -126,7 +130,7 @@ class BertSelfAttention(Layer):
 class DenseAddNorm(Layer):
     """A linear layer, the residual connection around all before it, and the norm behind."""
 
-    def __init__(self, spec: ModelSpec, ops: Ops, in_features: int, dtype: torch.dtype):
+    def __init__(self, spec: ModelSpec, ops: Ops, in_features: Share, dtype: torch.dtype):
         self.dense = Linear(ops, in_features, (spec.hidden_size,), bias=True, dtype=dtype)
         self.LayerNorm = make_norm(spec, ops, spec.hidden_size, dtype)
 
@@ -138,7 +142,7 @@ class DenseAddNorm(Layer):
 class Dense(Layer):
     """The checkpoints' name for a linear layer."""
 
-    def __init__(self, ops: Ops, in_features: int, out_features: int, dtype: torch.dtype):
+    def __init__(self, ops: Ops, in_features: int, out_features: int | Share, dtype: torch.dtype):
         self.dense = Linear(ops, in_features, (out_features,), bias=True, dtype=dtype)
 
 

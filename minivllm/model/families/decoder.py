@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import all_ranks, vocabulary_share
 from minivllm.kernels import Ops
 from minivllm.model.context import ForwardContext
 from minivllm.model.interface import CausalLM
@@ -26,13 +27,18 @@ class DecoderForCausalLM(CausalLM):
         self.model = Decoder(spec, ops, dtype, device, max_model_len)
         self.lm_head = None
         if not spec.tie_word_embeddings:
-            self.lm_head = Linear(ops, spec.hidden_size, (spec.vocab_size,), bias=spec.head_bias, dtype=dtype)
+            own = vocabulary_share(spec, ops.group)
+            self.lm_head = Linear(ops, spec.hidden_size, (own,), bias=spec.head_bias, dtype=dtype)
+        self._group = ops.group
+        shares = [vocabulary_share(spec, rank) for rank in all_ranks(ops.group.size)]
+        self._columns = [(share.begin, share.end) for share in shares]
 
     def forward(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
         return self.model(input_ids, positions, ctx)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
         logits = self.model.embed_tokens.logits(hidden) if self.lm_head is None else self.lm_head(hidden)
+        logits = self._group.all_gather(logits, self._columns)
         if self.spec.logits_scale != 1.0:
             logits *= self.spec.logits_scale
         cap = self.spec.logits_soft_cap
@@ -48,7 +54,8 @@ class DecoderForCausalLM(CausalLM):
 class Decoder(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int):
         rotary = Rotary(spec, ops, device, max_model_len)
-        self.embed_tokens = Embedding(ops, spec.vocab_size, spec.hidden_size, tied=spec.tie_word_embeddings, dtype=dtype)
+        vocab = vocabulary_share(spec, ops.group)
+        self.embed_tokens = Embedding(ops, vocab, spec.hidden_size, tied=spec.tie_word_embeddings, dtype=dtype)
         self.embed_positions = PositionEmbedding(ops, spec, dtype) if spec.learned_positions else None
         self.embed_norm = make_norm(spec, ops, spec.hidden_size, dtype) if spec.embed_norm else None
         self.layers = [DecoderLayer(spec, ops, dtype, index, rotary) for index in range(spec.num_layers)]

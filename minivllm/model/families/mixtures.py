@@ -89,6 +89,9 @@ class GptOssForCausalLM(MixtureForCausalLM):
         def stored(shape: tuple[int, ...]) -> tuple[int, ...]:
             return count, shape[1], shape[0] // count
 
+        def by_expert(shape: tuple[int, ...]) -> tuple[int, ...]:
+            return count, shape[0] // count
+
         def apart(tensor: Tensor) -> Tensor:
             """[..., 2 * size] of pairs -> gates, then ups"""
             return tensor.unflatten(-1, (-1, 2)).transpose(-1, -2).flatten(-2)
@@ -96,7 +99,8 @@ class GptOssForCausalLM(MixtureForCausalLM):
         self.layouts = {
             "gate_up": Layout(stored, lambda tensor: apart(tensor).transpose(1, 2).flatten(0, 1)),
             "down": Layout(stored, lambda tensor: tensor.transpose(1, 2).flatten(0, 1)),
-            "gate_up_bias": Layout(lambda shape: shape, apart),
+            "gate_up_bias": Layout(by_expert, lambda tensor: apart(tensor).flatten()),
+            "down_bias": Layout(by_expert, lambda tensor: tensor.flatten()),
         }
 
 

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import head_shares, intermediate_share, vocabulary_share
 from minivllm.kernels import Ops
 from minivllm.model.attention.backend import AttentionForm
 from minivllm.model.context import ForwardContext
@@ -52,7 +53,8 @@ class ModernBert(Layer):
 
 class Embeddings(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype):
-        self.tok_embeddings = Embedding(ops, spec.vocab_size, spec.hidden_size, tied=False, dtype=dtype)
+        vocab = vocabulary_share(spec, ops.group)
+        self.tok_embeddings = Embedding(ops, vocab, spec.hidden_size, tied=False, dtype=dtype)
         self.norm = make_norm(spec, ops, spec.hidden_size, dtype)
 
     def __call__(self, input_ids: Tensor) -> Tensor:
@@ -74,11 +76,12 @@ class ModernBertLayer(Layer):
 
 class ModernBertAttention(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, index: int, rotary: Rotary):
-        size, layer = spec.hidden_size, spec.layers[index]
-        self.Wqkv = Linear(ops, size, (3 * size,), bias=spec.qkv_bias, dtype=dtype)
-        self.Wo = Linear(ops, size, (size,), bias=spec.o_bias, dtype=dtype)
-        self._packed_shape = (-1, 3 * spec.num_heads, spec.head_dim)
-        self._num_heads = spec.num_heads
+        layer, (heads, _) = spec.layers[index], head_shares(spec, ops.group)
+        own = heads.times(spec.head_dim)
+        self.Wqkv = Linear(ops, spec.hidden_size, (own, own, own), bias=spec.qkv_bias, dtype=dtype)
+        self.Wo = Linear(ops, own, (spec.hidden_size,), bias=spec.o_bias, dtype=dtype)
+        self._packed_shape = (-1, 3 * heads.size, spec.head_dim)
+        self._num_heads = heads.size
         self._turn = rotary.of(layer.rope)
         self._form = AttentionForm(spec.head_dim**-0.5, window=layer.window)
         self._index = index
@@ -93,9 +96,9 @@ class ModernBertAttention(Layer):
 
 class ModernBertMLP(Layer):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype):
-        size = spec.intermediate_size
-        self.Wi = Linear(ops, spec.hidden_size, (2 * size,), bias=spec.mlp_bias, dtype=dtype)
-        self.Wo = Linear(ops, size, (spec.hidden_size,), bias=spec.mlp_bias, dtype=dtype)
+        own = intermediate_share(spec.intermediate_size, ops.group)
+        self.Wi = Linear(ops, spec.hidden_size, (own, own), bias=spec.mlp_bias, dtype=dtype)
+        self.Wo = Linear(ops, own, (spec.hidden_size,), bias=spec.mlp_bias, dtype=dtype)
         self._activation = gated_activation(spec.hidden_act, ops)
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import Share
 from minivllm.kernels import Ops
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.matrix import Matrix
@@ -11,11 +12,15 @@ from minivllm.model.quantization.unquantized import Unquantized
 
 
 class Embedding(Matrix):
-    """Rows of a table by token id. With `tied`, one packed copy of the table is embedding and output head."""
+    """Rows of a table by token id. With `tied`, one packed copy of the table is embedding and output head.
 
-    def __init__(self, ops: Ops, vocab_size: int, hidden_size: int, *, tied: bool, dtype: torch.dtype):
-        super().__init__(Unquantized(ops), (vocab_size,), hidden_size, dtype)
+    With a share of the vocabulary, the ranks fetch what each has, and the head gives the logits of the share.
+    """
+
+    def __init__(self, ops: Ops, vocab: int | Share, hidden_size: int, *, tied: bool, dtype: torch.dtype):
+        super().__init__(Unquantized(ops), (vocab,), hidden_size, dtype)
         self.is_multiplied = tied
+        self._ops = ops
 
     def finish_loading(self) -> None:
         if self.is_multiplied:
@@ -23,10 +28,15 @@ class Embedding(Matrix):
 
     def __call__(self, input_ids: Tensor) -> Tensor:
         """int64 [num_tokens] -> [num_tokens, hidden_size]"""
-        return self.scheme.rows(self, input_ids)
+        (own,) = self.rows
+        if own.is_whole:
+            return self.scheme.rows(self, input_ids)
+        ops = self._ops.elementwise
+        found = self.scheme.rows(self, ops.indices_in(input_ids, own.begin, own.end))
+        return self._ops.group.all_reduce(ops.clear_outside(found, input_ids, own.begin, own.end))
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """[rows, hidden_size] -> [rows, vocab_size]"""
+        """[rows, hidden_size] -> [rows, size of the share]"""
         return self.scheme.apply(self, hidden, None)
 
 

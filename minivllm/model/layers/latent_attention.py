@@ -10,6 +10,7 @@ from torch import Tensor
 
 from minivllm.config.hf.parts import LatentSpec
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import Share, head_shares
 from minivllm.kernels import Ops
 from minivllm.model.attention.backend import AttentionForm
 from minivllm.model.context import ForwardContext
@@ -23,10 +24,11 @@ _EPS = 1e-6
 
 class LatentAttention(Layer):
     def __init__(self, spec: ModelSpec, latent: LatentSpec, ops: Ops, dtype: torch.dtype, index: int, rotary: Rotary):
-        def linear(size: int, out: int, bias: bool = False) -> Linear:
+        def linear(size: int | Share, out: int | Share, bias: bool = False) -> Linear:
             return Linear(ops, size, (out,), bias=bias, dtype=dtype)
 
-        heads, q_size = spec.num_heads, spec.num_heads * spec.head_dim
+        heads, _ = head_shares(spec, ops.group)
+        q_size = heads.times(spec.head_dim)
         if latent.q_rank:
             self.q_a_proj = linear(spec.hidden_size, latent.q_rank, spec.qkv_bias)
             self.q_a_layernorm = RMSNorm(ops, latent.q_rank, _EPS, dtype=dtype)
@@ -36,9 +38,9 @@ class LatentAttention(Layer):
         self.kv_a_proj_with_mqa = linear(spec.hidden_size, latent.kv_rank + latent.rope_dim, spec.qkv_bias)
         self.kv_a_layernorm = RMSNorm(ops, latent.kv_rank, _EPS, dtype=dtype)
         self.kv_b_proj = Projections(heads, latent, dtype)
-        self.o_proj = linear(heads * latent.v_dim, spec.hidden_size, spec.o_bias)
+        self.o_proj = linear(heads.times(latent.v_dim), spec.hidden_size, spec.o_bias)
         self._latent = latent
-        self._head_shape = (-1, heads, spec.head_dim)
+        self._head_shape = (-1, heads.size, spec.head_dim)
         self._index = index
         self._form = AttentionForm(scale=spec.attention_scale or spec.head_dim**-0.5)
         self._turn = rotary.of(spec.layers[index].rope)
@@ -59,11 +61,11 @@ class LatentAttention(Layer):
 
 
 class Projections(Layer):
-    """W_k and W_v of all heads."""
+    """W_k and W_v of these heads."""
 
-    def __init__(self, heads: int, latent: LatentSpec, dtype: torch.dtype):
-        self.weight = self.declare(heads * (latent.nope_dim + latent.v_dim), latent.kv_rank, dtype=dtype)
-        self._heads = heads
+    def __init__(self, heads: Share, latent: LatentSpec, dtype: torch.dtype):
+        self.weight = self.declare(heads.times(latent.nope_dim + latent.v_dim), latent.kv_rank, dtype=dtype)
+        self._heads = heads.size
         self._sizes = (latent.nope_dim, latent.v_dim)
 
     def finish_loading(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from minivllm.model.layers.shard import Parameter, ShardSpec
+from minivllm.model.layers.shard import Dim, Parameter, ShardSpec
 
 
 class Layer:
@@ -17,11 +17,9 @@ class Layer:
     def finish_loading(self) -> None:
         """Called once, when all parameters of this layer are tensors."""
 
-    def declare(
-        self, *shape: int, dtype: torch.dtype, rows: tuple[int, ...] | None = None, kept: torch.dtype | None = None
-    ) -> torch.Tensor:
-        """A parameter to be loaded; typed as the tensor that it will be. `rows`: see `ShardSpec`; `kept`: see `Parameter`."""
-        return Parameter(shape, dtype, kept or dtype, ShardSpec(rows or (shape[0],)))  # type: ignore[return-value]
+    def declare(self, *dims: Dim, dtype: torch.dtype, kept: torch.dtype | None = None) -> torch.Tensor:
+        """A parameter to be loaded; typed as the tensor that it will be. `dims`: see `Dim`; `kept`: see `Parameter`."""
+        return Parameter(dtype, kept or dtype, ShardSpec.of(dims))  # type: ignore[return-value]
 
     def parameters(self) -> dict[str, Parameter]:
         """What is still to be loaded into this layer itself, by attribute."""

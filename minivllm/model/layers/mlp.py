@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import intermediate_share
 from minivllm.kernels import Ops
 from minivllm.model.layers.activation import activation, gated_activation
 from minivllm.model.layers.layer import Layer
@@ -11,12 +12,12 @@ from minivllm.model.layers.linear import Linear
 
 
 class GatedMLP(Layer):
-    """down(act(gate(x)) * up(x)), gate and up as one product."""
+    """down(act(gate(x)) * up(x)), gate and up as one product. `reduce`: as in Linear."""
 
-    def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, size: int | None = None):
-        size = size or spec.intermediate_size
-        self.gate_up_proj = Linear(ops, spec.hidden_size, (size, size), bias=spec.mlp_bias, dtype=dtype)
-        self.down_proj = Linear(ops, size, (spec.hidden_size,), bias=spec.mlp_bias, dtype=dtype)
+    def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, size: int | None = None, reduce: bool = True):
+        own = intermediate_share(size or spec.intermediate_size, ops.group)
+        self.gate_up_proj = Linear(ops, spec.hidden_size, (own, own), bias=spec.mlp_bias, dtype=dtype)
+        self.down_proj = Linear(ops, own, (spec.hidden_size,), bias=spec.mlp_bias, dtype=dtype, reduce=reduce)
         self._activation = gated_activation(spec.hidden_act, ops)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -27,8 +28,9 @@ class PlainMLP(Layer):
     """down(act(up(x)))"""
 
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype):
-        self.up_proj = Linear(ops, spec.hidden_size, (spec.intermediate_size,), bias=spec.mlp_bias, dtype=dtype)
-        self.down_proj = Linear(ops, spec.intermediate_size, (spec.hidden_size,), bias=spec.mlp_bias, dtype=dtype)
+        own = intermediate_share(spec.intermediate_size, ops.group)
+        self.up_proj = Linear(ops, spec.hidden_size, (own,), bias=spec.mlp_bias, dtype=dtype)
+        self.down_proj = Linear(ops, own, (spec.hidden_size,), bias=spec.mlp_bias, dtype=dtype)
         self._activation = activation(spec.hidden_act, ops)
 
     def __call__(self, x: Tensor) -> Tensor:

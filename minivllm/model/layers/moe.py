@@ -6,6 +6,7 @@ from torch import Tensor
 
 from minivllm.config.hf.parts import MoESpec
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import expert_share, intermediate_share, whole
 from minivllm.kernels import Ops
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.mlp import GatedMLP
@@ -17,18 +18,19 @@ class MixtureMLP(Layer):
         self.gate = Router(hidden_size, moe)
         self.score_bias: Tensor | None = self.gate.declare(moe.num_experts, dtype=torch.float32) if moe.score_bias else None
         self.experts = Experts(hidden_size, moe, ops, dtype)
-        self.shared_experts = GatedMLP(spec, ops, dtype, moe.shared_size) if moe.shared_size else None
+        self.shared_experts = GatedMLP(spec, ops, dtype, moe.shared_size, reduce=False) if moe.shared_size else None
         self.shared_gate: Tensor | None = self.gate.declare(1, hidden_size, dtype=dtype) if moe.shared_gate else None
         self._moe = moe
         self._ops = ops.moe
+        self._group = ops.group
 
     def __call__(self, x: Tensor) -> Tensor:
         experts, shares = self._route(self.gate(x))
         mixed = self.experts(x, experts, shares)
-        if self.shared_experts is None:
-            return mixed
-        shared = self.shared_experts(x)
-        return mixed + (shared if self.shared_gate is None else F.linear(x, self.shared_gate).sigmoid() * shared)
+        if self.shared_experts is not None:
+            shared = self.shared_experts(x)
+            mixed = mixed + (shared if self.shared_gate is None else F.linear(x, self.shared_gate).sigmoid() * shared)
+        return self._group.all_reduce(mixed)
 
     def _route(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """fp32 [num_tokens, num_experts] -> experts of each token, int64 [num_tokens, top_k], and shares, fp32 alike."""
@@ -56,24 +58,38 @@ class Router(Layer):
 
 
 class Experts(Layer):
-    """The feed-forward layers, each linear layer of all experts as one parameter."""
+    """The feed-forward layers, each linear layer of all experts as one parameter: a part of every expert, or some experts."""
 
     def __init__(self, hidden_size: int, moe: MoESpec, ops: Ops, dtype: torch.dtype):
-        count, size = moe.num_experts, moe.intermediate_size
-        self.gate_up = self.declare(count * 2 * size, hidden_size, dtype=dtype, rows=(size, size) * count)
-        self.down = self.declare(count * hidden_size, size, dtype=dtype, rows=(hidden_size,) * count)
-        self.gate_up_bias: Tensor | None = self.declare(count, 2 * size, dtype=dtype) if moe.bias else None
-        self.down_bias: Tensor | None = self.declare(count, hidden_size, dtype=dtype) if moe.bias else None
-        self._count = count
+        group, count = ops.group, moe.num_experts
+        if ops.whole_experts:
+            own = expert_share(count, group)
+            size = whole(moe.intermediate_size)
+        else:
+            own, size = whole(count), intermediate_share(moe.intermediate_size, group)
+        outs = own.each(whole(hidden_size))
+        self.gate_up = self.declare(own.each(size, size), hidden_size, dtype=dtype)
+        self.down = self.declare(outs, size, dtype=dtype)
+        self.gate_up_bias: Tensor | None = self.declare(own.each(size, size), dtype=dtype) if moe.bias else None
+        self.down_bias: Tensor | None = self.declare(outs, dtype=dtype) if moe.bias else None
+        self._own = own
+        self._adds_bias = ops.whole_experts or group.rank == 0  # in a sum over the ranks it counts once
         self._limit = moe.swiglu_limit
         self._ops = ops.moe
 
     def finish_loading(self) -> None:
-        self.gate_up = self._ops.pack(self.gate_up.view(self._count, -1, self.gate_up.shape[1]))
-        self.down = self._ops.pack(self.down.view(self._count, -1, self.down.shape[1]))
+        count = self._own.size
+        self.gate_up = self._ops.pack(self.gate_up.view(count, -1, self.gate_up.shape[1]))
+        self.down = self._ops.pack(self.down.view(count, -1, self.down.shape[1]))
+        if self.gate_up_bias is not None and self.down_bias is not None:
+            self.gate_up_bias = self.gate_up_bias.view(count, -1)
+            self.down_bias = self.down_bias.view(count, -1) if self._adds_bias else None
 
     def __call__(self, x: Tensor, experts: Tensor, shares: Tensor) -> Tensor:
         """experts: int64 [num_tokens, top_k]; shares: fp32 alike."""
+        if not self._own.is_whole:
+            here = (experts >= self._own.begin) & (experts < self._own.end)
+            experts = torch.where(here, experts - self._own.begin, self._own.size)
         return self._ops.mix(
             x, experts, shares, self.gate_up, self.down, self.gate_up_bias, self.down_bias, limit=self._limit
         )  # fmt: skip

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.shares import Share, whole
 from minivllm.kernels import Ops
 from minivllm.model.layers.layer import Layer
 
@@ -36,23 +37,23 @@ class RMSNorm(Norm):
 
 
 class LayerNorm(Norm):
-    """Ba et al. 2016, with any of weight and bias. With `heads` each head has a weight of its own."""
+    """Ba et al. 2016, with any of weight and bias. With `heads` each of them has a weight of its own."""
 
     def __init__(
         self, ops: Ops, size: int, eps: float, *, dtype: torch.dtype, weight: bool = True, bias: bool = True,
-        plus_one: bool = False, heads: int = 0,
+        plus_one: bool = False, heads: Share | None = None,
     ):  # fmt: skip
         self._ops = ops.norm
         self._eps = eps
         self._plus_one = plus_one
         self._heads = heads
-        rows = (size,) * (heads or 1)
-        self.weight: Tensor | None = self.declare(sum(rows), dtype=dtype, rows=rows) if weight else None
+        rows = (size,) if heads is None else heads.each(whole(size))
+        self.weight: Tensor | None = self.declare(rows, dtype=dtype) if weight else None
         self.bias: Tensor | None = self.declare(size, dtype=dtype) if bias else None
 
     def finish_loading(self) -> None:
-        if self._heads and self.weight is not None:
-            self.weight = self.weight.view(self._heads, -1)
+        if self._heads is not None and self.weight is not None:
+            self.weight = self.weight.view(self._heads.size, -1)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._ops.layer_norm(x, self.weight, self.bias, self._eps, plus_one=self._plus_one)
@@ -83,10 +84,10 @@ def make_norm(spec: ModelSpec, ops: Ops, size: int, dtype: torch.dtype) -> Norm:
     )
 
 
-def make_head_norm(spec: ModelSpec, ops: Ops, num_heads: int, dtype: torch.dtype) -> Norm:
-    """Of queries or keys."""
+def make_head_norm(spec: ModelSpec, ops: Ops, heads: Share, dtype: torch.dtype) -> Norm:
+    """Of queries or keys. One over all heads together has the weights of all, whatever the share."""
     if spec.qk_norm == "all":
-        return make_norm(spec, ops, num_heads * spec.head_dim, dtype)
+        return make_norm(spec, ops, heads.whole * spec.head_dim, dtype)
     if spec.qk_norm == "heads":
-        return LayerNorm(ops, spec.head_dim, spec.norm_eps, dtype=dtype, bias=False, heads=num_heads)
+        return LayerNorm(ops, spec.head_dim, spec.norm_eps, dtype=dtype, bias=False, heads=heads)
     return make_norm(spec, ops, spec.head_dim, dtype)

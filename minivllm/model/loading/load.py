@@ -49,10 +49,7 @@ class _Target:
     borrowed: Tensor | None = None  # what was set, if it still lies in the file
 
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        first, *rest = self.parameter.shape
-        stacked = self.parameter.shard.rows if len(self.sources) > 1 else (first,)
-        for name, rows in zip(self.sources, stacked, strict=True):
-            shape = (rows, *rest)
+        for name, shape in zip(self.sources, self.parameter.shard.stored_shapes(len(self.sources)), strict=True):
             yield name, self.layout.stored(shape) if self.layout else shape
 
 
@@ -124,7 +121,7 @@ def _targets(model: Model) -> Iterator[_Target]:
         for attribute, parameter in layer.parameters().items():
             parts = [*path.split("."), attribute]
             layout = next((model.layouts[part] for part in parts if part in model.layouts), None)
-            yield _Target(layer, attribute, parameter, _sources(model.weight_map, parts, len(parameter.shard.rows)), layout)
+            yield _Target(layer, attribute, parameter, _sources(model.weight_map, parts, len(parameter.shard.stacked)), layout)
 
 
 def _sources(weight_map: Mapping[str, tuple[str, ...]], parts: list[str], count: int) -> tuple[str, ...]:
@@ -186,15 +183,18 @@ def _fill(model: Model, targets: list[_Target], source: TensorSource, device: st
 
 
 def _assemble(target: _Target, source: TensorSource, device: str) -> Tensor:
-    """In the final type; a single source that has it already is passed on as the view that it is."""
-    read = [source.read(name) for name in target.sources]
-    if target.layout is not None:
-        layout = target.layout
-        return torch.cat([layout.convert(tensor).to(device, target.parameter.dtype) for tensor in read])
-    tensors = [tensor.to(device, target.parameter.dtype) for tensor in read]
-    if len(tensors) > 1:
-        return torch.cat(tensors)
-    target.borrowed = tensors[0] if tensors[0] is read[0] else None
+    """In the final type; a part of a single source that has it already is passed on as the view that it is."""
+    shard, dtype, layout = target.parameter.shard, target.parameter.dtype, target.layout
+    read: list[Tensor | None] = [None] * len(target.sources)
+    for index, name in enumerate(target.sources):
+        if len(target.sources) == 1 or shard.stacked[index].size:
+            tensor = source.read(name)
+            read[index] = tensor if layout is None else layout.convert(tensor)
+    pieces = shard.cut(read)
+    tensors = [piece.to(device, dtype) for piece in pieces]
+    if len(tensors) > 1 or layout is not None:
+        return torch.cat(tensors, dim=shard.stacked_dim)
+    target.borrowed = tensors[0] if tensors[0] is pieces[0] else None
     return tensors[0]
 
 

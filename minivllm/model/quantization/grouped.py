@@ -18,11 +18,11 @@ class Grouped(Scheme):
         self._bits = bits
 
     def create_weights(self, layer: Matrix) -> None:
-        rows, columns = layer.shape
+        groups = layer.columns.per(GROUP)
         layer.weight = None
-        layer.values = layer.declare(rows, columns * self._bits // 8, dtype=torch.uint8, rows=layer.stacked)
-        layer.scales = layer.declare(rows, columns // GROUP, dtype=torch.float16, rows=layer.stacked)
-        layer.least = layer.declare(rows, columns // GROUP, dtype=torch.float16, rows=layer.stacked)
+        layer.values = layer.declare(layer.rows, groups.times(GROUP * self._bits // 8), dtype=torch.uint8)
+        layer.scales = layer.declare(layer.rows, groups, dtype=torch.float16)
+        layer.least = layer.declare(layer.rows, groups, dtype=torch.float16)
 
     def finish_loading(self, layer: Matrix) -> None:
         layer.weight = self._ops.gemm_grouped.pack(layer.values, layer.scales, layer.least, self._bits)

@@ -13,7 +13,7 @@ from minivllm.model.quantization.scheme import Scheme
 
 class Int8(Scheme):
     def create_weights(self, layer: Matrix) -> None:
-        layer.weight = layer.declare(*layer.shape, dtype=layer.dtype, rows=layer.stacked, kept=torch.int8)
+        layer.weight = layer.declare(layer.rows, layer.columns, dtype=layer.dtype, kept=torch.int8)
 
     def finish_loading(self, layer: Matrix) -> None:
         layer.weight = self._ops.gemm_int8.pack(layer.weight)

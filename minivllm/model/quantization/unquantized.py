@@ -8,7 +8,7 @@ from minivllm.model.quantization.scheme import Scheme
 
 class Unquantized(Scheme):
     def create_weights(self, layer: Matrix) -> None:
-        layer.weight = layer.declare(*layer.shape, dtype=layer.dtype, rows=layer.stacked)
+        layer.weight = layer.declare(layer.rows, layer.columns, dtype=layer.dtype)
 
     def finish_loading(self, layer: Matrix) -> None:
         layer.weight = self._ops.gemm.pack(layer.weight)

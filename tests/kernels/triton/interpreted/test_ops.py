@@ -283,7 +283,8 @@ def test_moe(dtype: torch.dtype) -> None:
         def run(moe: ModuleType) -> tuple[Tensor, ...]:
             packed = moe.pack(gate_up), moe.pack(down)
             limited = moe.mix(x, chosen, shares, *packed, *biases, limit=2.0)
-            return moe.mix(x, chosen, shares, *packed), moe.mix(x, chosen, shares, *packed, *biases), limited
+            some_here = moe.mix(x, chosen.where(chosen > 1, experts), shares, *packed)
+            return moe.mix(x, chosen, shares, *packed), moe.mix(x, chosen, shares, *packed, *biases), limited, some_here
 
         return run
 
