@@ -7,6 +7,8 @@ import zlib
 from concurrent.futures import Future
 from types import SimpleNamespace
 
+import msgspec
+
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.model_spec import ModelSpec
 from minivllm.config.sections.cache import CacheConfig
@@ -15,6 +17,7 @@ from minivllm.config.sections.generation import GenerationConfig
 from minivllm.config.sections.load import LoadConfig
 from minivllm.config.sections.model import ModelConfig
 from minivllm.config.sections.observability import ObservabilityConfig
+from minivllm.config.sections.parallel import ParallelConfig
 from minivllm.config.sections.scheduler import SchedulerConfig
 from minivllm.executor.base import Executor
 from minivllm.messages.kv_spec import KVSpec
@@ -40,7 +43,7 @@ def make_request(request_id, prompt, *, priority=0, salt=None, eos=(EOS,), arriv
     )
 
 
-def make_config(*, max_model_len=64, **options) -> EngineConfig:
+def make_config(*, max_model_len=64, stages=1, **options) -> EngineConfig:
     """A real config of a tiny model; `options` are fields of the scheduler's and the cache's sections."""
     cache_fields = set(CacheConfig.__dataclass_fields__)
     cache = {k: options.pop(k) for k in list(options) if k in cache_fields}
@@ -61,6 +64,7 @@ def make_config(*, max_model_len=64, **options) -> EngineConfig:
         device=DeviceConfig(device="cpu", cpu_threads=1),
         observability=ObservabilityConfig(),
         spec=ModelSpec.from_hf(hf),
+        parallel=ParallelConfig(pipeline_parallel_size=stages),
         generation=GenerationConfig(eos_token_ids=(EOS,)),
     )
 
@@ -153,9 +157,9 @@ class FakeWorker:
     def warm_up(self):
         self.calls.append("warm_up")
 
-    def time_prefills(self):
-        self.calls.append("time_prefills")
-        return [(64, 0.1)]
+    def time_prefill(self, length):
+        self.calls.append("time_prefill")
+        return 0.1
 
     def check_health(self):
         pass
@@ -208,6 +212,24 @@ class FakeWorker:
         return result
 
 
+class FirstStage(FakeWorker):
+    """Of a pipeline: it samples nothing, and knows of the last stage's tokens what plans say."""
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return super().execute(msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=StepPlan))
+
+    def _write(self, row: Row, scheduled) -> None:
+        if scheduled.token is not None and len(row.tokens) == scheduled.num_computed_tokens:
+            row.tokens.append(scheduled.token)
+        super()._write(row, scheduled)
+
+    def _compute(self, row: Row, scheduled) -> SlotResult:
+        num_tokens = len(row.tokens)
+        result = super()._compute(row, scheduled)
+        del row.tokens[num_tokens:]
+        return result
+
+
 def logprob_of(token: int, position: int) -> TokenLogprobs:
     return TokenLogprobs([token], [-float(position)], 1)
 
@@ -215,8 +237,9 @@ def logprob_of(token: int, position: int) -> TokenLogprobs:
 class FakeExecutor(Executor):
     """`depth` 1 computes at once; more computes as late as possible, as an executor in another process may."""
 
-    def __init__(self, worker: FakeWorker, depth: int = 1):
+    def __init__(self, worker: FakeWorker, depth: int = 1, first_stage: FirstStage | None = None):
         self.worker = worker
+        self.first_stage = first_stage
         self.max_in_flight = depth
         self.plans: list[StepPlan] = []
         self._late: list[LateFuture] = []
@@ -233,6 +256,8 @@ class FakeExecutor(Executor):
     def run_until(self, future):
         while not future.done():
             late = self._late.pop(0)
+            if self.first_stage is not None:
+                self.first_stage.execute(late.plan)
             late.set_result(self.worker.execute(late.plan))
 
     def call_all(self, method: str, *args):

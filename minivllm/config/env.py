@@ -1,9 +1,12 @@
 """The environment variables, read and written here only. Every one that we read starts with MINIVLLM_."""
 
 import os
+from collections.abc import Mapping
 
 from minivllm.errors import ConfigError
 from minivllm.utils.logging import LEVELS
+
+_FOR_WORKERS = ("MINIVLLM_", "HF_", "NCCL_", "GLOO_", "TORCH_", "TRITON_")
 
 
 def api_keys() -> tuple[str, ...]:
@@ -49,6 +52,16 @@ def logging_level() -> str:
     if level not in (*LEVELS, "OFF"):
         raise ConfigError(f"MINIVLLM_LOGGING_LEVEL must be one of {', '.join(LEVELS)} or OFF, got {level!r}.")
     return level
+
+
+def for_workers() -> dict[str, str]:
+    """What workers on other machines should know, too."""
+    return {name: value for name, value in os.environ.items() if name.startswith(_FOR_WORKERS)}
+
+
+def adopt(variables: Mapping[str, str]) -> None:
+    """Of the process that started this one, which runs elsewhere."""
+    os.environ.update(variables)
 
 
 def minivllm_variables() -> dict[str, str]:

@@ -70,9 +70,23 @@ class ModelSpec:
     latent: LatentSpec | None = None
     encoder: EncoderSpec | None = None  # None: a decoder
 
+    own: tuple[int, int] | None = None  # first layer that is computed here and the one after the last; None: all
+
     @property
     def num_layers(self) -> int:
         return len(self.layers)
+
+    @property
+    def own_layers(self) -> range:
+        return range(*(self.own or (0, self.num_layers)))
+
+    @property
+    def has_first_layer(self) -> bool:
+        return self.own_layers.start == 0
+
+    @property
+    def has_last_layer(self) -> bool:
+        return self.own_layers.stop == self.num_layers
 
     @property
     def sliding_window(self) -> int | None:

@@ -1,5 +1,6 @@
 """From the options given to a complete `EngineConfig`: an ordered list of small rules. Used by `EngineArgs.resolve`."""
 
+import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from minivllm.config.sections.generation import GenerationConfig
 from minivllm.config.sections.model import OURS, TRANSFORMERS
 from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.config.sections.server import ServerConfig
+from minivllm.config.shares import check_shares
 from minivllm.errors import ConfigError
 from minivllm.utils import hub, process
 from minivllm.utils.gguf import GGUFFile
@@ -156,12 +158,55 @@ def read_generation_config(draft: Draft) -> None:
     )
 
 
+def choose_workers(draft: Draft) -> None:
+    values, spec = draft.values, draft.spec
+    assert spec is not None
+    stages, size = values["pipeline_parallel_size"], values["pipeline_parallel_size"] * values["tensor_parallel_size"]
+    if size > 1 and values["model_impl"] == TRANSFORMERS:
+        raise ConfigError(
+            f"{spec.architecture} runs by transformers' modelling code (--model-impl), which is not divided among workers.",
+            param="tensor_parallel_size",
+        )
+    if values["tensor_parallel_size"] > 1:
+        check_shares(spec, values["tensor_parallel_size"], values["enable_expert_parallel"])
+    if stages > 1 and spec.encoder is not None:
+        raise ConfigError(
+            f"--pipeline-parallel-size {stages}: {spec.architecture} is an encoder, which is not divided into stages.",
+            param="pipeline_parallel_size",
+            value=stages,
+        )
+    if stages > spec.num_layers:
+        raise ConfigError(
+            f"--pipeline-parallel-size {stages}: the model has {spec.num_layers} layers, and each stage needs one.",
+            param="pipeline_parallel_size",
+            value=stages,
+        )
+    if values["enable_expert_parallel"] and spec.moe is None:
+        raise ConfigError(
+            f"--enable-expert-parallel: {spec.architecture} is no mixture of experts.", param="enable_expert_parallel"
+        )
+    if values["distributed_executor_backend"] is None:
+        values["distributed_executor_backend"] = "uni" if size == 1 else "mp"
+    if values["distributed_executor_backend"] == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError(
+            "--distributed-executor-backend ray: Ray is not installed. Try: pip install 'minivllm[ray]'.",
+            param="distributed_executor_backend",
+        )
+    if values["distributed_executor_backend"] == "uni" and size > 1:
+        raise ConfigError(
+            f"--distributed-executor-backend uni is one worker, and --tensor-parallel-size {values['tensor_parallel_size']} "
+            f"--pipeline-parallel-size {stages} are {size}: use mp or ray.",
+            param="distributed_executor_backend",
+        )
+
+
 def choose_device(draft: Draft) -> None:
     values = draft.values
     if values["device"] == "auto":
         values["device"] = "cuda" if process.has_cuda() else "cpu"
     if values["cpu_threads"] == AUTO:
-        values["cpu_threads"] = env.cpu_threads() or max(1, process.available_cores() // values["data_parallel_size"])
+        num_workers = values["tensor_parallel_size"] * values["pipeline_parallel_size"] * values["data_parallel_size"]
+        values["cpu_threads"] = env.cpu_threads() or max(1, process.available_cores() // num_workers)
 
 
 def choose_dtype(draft: Draft) -> None:
@@ -256,6 +301,7 @@ RULES: list[Callable[[Draft], None]] = [
     choose_runner,
     check_weights,
     read_generation_config,
+    choose_workers,
     choose_device,
     choose_dtype,
     choose_max_model_len,

@@ -32,7 +32,8 @@ class EngineCore:
     ):
         """`costs`: how long steps take, if they are to be limited by that."""
         self.executor = executor
-        self.scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.model.max_model_len, costs)
+        stages = config.parallel.pipeline_parallel_size
+        self.scheduler = Scheduler(config.scheduler, config.cache, num_blocks, config.model.max_model_len, costs, stages)
         self.grammars = GrammarManager()
         self._waiting_room = WaitingRoom(self.grammars)
         self._depth = depth or executor.max_in_flight

@@ -79,9 +79,12 @@ def _start(outbox: Socket) -> EngineCore:
 
 def _serve(core: EngineCore, inbox: Socket, outbox: Socket) -> None:
     """The loop: sleep while there is nothing to do, else take in what came between two steps."""
+    idle = zmq.Poller()
+    for source in (inbox, *core.executor.descriptors):
+        idle.register(source, zmq.POLLIN)
     while True:
-        if not core.has_work():
-            inbox.poll()
+        if not core.has_work() and any(source is not inbox for source, _ in idle.poll()):
+            core.executor.check_health()
         while inbox.poll(0):
             _handle(core, inbox.recv(), outbox)
         if core.has_work() and (outputs := core.step()) is not None:

@@ -15,18 +15,21 @@ from minivllm.utils.logging import get_logger
 logger = get_logger(__name__)
 
 _GIB = 1024**3
+_TIMED_PROMPTS = (64, 128)  # tokens; how long they take tells of other lengths
+_SLOW_SECONDS = 0.045  # a step that takes this long says enough about longer ones
+_LONG_SECONDS = 0.5  # too long to do it again
 
 
 def build_core(config: EngineConfig, progress: bool = False) -> tuple[EngineCore, EngineReady]:
     """A warm core and the facts found on the way. ConfigError, in one line, if the model or its KV cache does not fit."""
-    executor = UniprocExecutor(config)
+    executor = _make_executor(config)
     try:
         executor.call_all("init_device")
         executor.call_all("load_model", progress)
         num_blocks = _count_blocks(config, executor)
         executor.call_all("allocate_kv", num_blocks)
         executor.call_all("warm_up")
-        core = EngineCore(config, executor, num_blocks, _measure_costs(config, executor))
+        core = EngineCore(config, executor, num_blocks, _measure_costs(config, executor, num_blocks))
     except BaseException:
         executor.shutdown()
         raise
@@ -39,6 +42,20 @@ def build_core(config: EngineConfig, progress: bool = False) -> tuple[EngineCore
     return core, EngineReady(num_blocks, block_size, max_model_len, os.getpid())
 
 
+def _make_executor(config: EngineConfig) -> Executor:
+    """Only what a single worker in this process needs is imported before there is a config."""
+    match config.parallel.distributed_executor_backend:
+        case "mp":
+            from minivllm.executor.multiproc import MultiprocExecutor
+
+            return MultiprocExecutor(config)
+        case "ray":
+            from minivllm.executor.ray import RayExecutor
+
+            return RayExecutor(config)
+    return UniprocExecutor(config)
+
+
 def _count_blocks(config: EngineConfig, executor: Executor) -> int:
     """Blocks that fit every worker; an explicit number wins."""
     if config.cache.num_gpu_blocks_override is not None:
@@ -47,10 +64,11 @@ def _count_blocks(config: EngineConfig, executor: Executor) -> int:
         if num_tokens < config.model.max_model_len:
             logger.warning("num_gpu_blocks_override lowers the maximum model length to %d tokens", num_tokens)
         return num_blocks
-    spec: KVSpec = executor.call_all("kv_spec")[0]
-    if spec.bytes_per_block == 0:
+    specs: list[KVSpec] = executor.call_all("kv_spec")
+    if specs[0].bytes_per_block == 0:
         return 0
-    available: int = min(executor.call_all("available_kv_bytes"))
+    rooms = zip(executor.call_all("available_kv_bytes"), specs, strict=True)
+    available, spec = min(rooms, key=lambda room: room[0] / room[1].bytes_per_block)
     num_blocks = max(0, available) // spec.bytes_per_block
     max_model_len = config.model.max_model_len
     fitting = num_blocks * spec.block_size
@@ -68,11 +86,21 @@ def _count_blocks(config: EngineConfig, executor: Executor) -> int:
     )
 
 
-def _measure_costs(config: EngineConfig, executor: Executor) -> StepCosts | None:
+def _measure_costs(config: EngineConfig, executor: Executor, num_blocks: int) -> StepCosts | None:
     """What limits a step beside a number of tokens that was given: nothing. Otherwise the time it takes, by a measurement."""
     if not config.scheduler.max_num_batched_tokens_auto:
         return None
-    times: list[tuple[int, float]] = executor.call_all("time_prefills")[0]  # workers go in step: one speaks for all
+    times: list[tuple[int, float]] = []
+    for length in _TIMED_PROMPTS:
+        if length >= config.model.max_model_len or length > num_blocks * config.cache.block_size:
+            break
+        seconds: float = max(executor.call_all("time_prefill", length))
+        usual = times[-1][1] * length / times[-1][0] if times else _SLOW_SECONDS
+        if usual < seconds < _LONG_SECONDS:  # perhaps because something else was running
+            seconds = min(seconds, max(executor.call_all("time_prefill", length)))
+        times.append((length, seconds))
+        if seconds > _SLOW_SECONDS:
+            break
     if not times:
         return None
     measured = ", ".join(f"{length} tokens take {1e3 * seconds:.0f} ms" for length, seconds in times)

@@ -25,6 +25,8 @@ def connect(device: str, rendezvous: str, place: Place) -> Communicator:
 class TorchGroup(Communicator):
     """On a process group of its own, not torch's global one."""
 
+    is_recordable = False
+
     def __init__(self, group: Any, rank: int, size: int):
         self.rank, self.size = rank, size
         self._group = group

@@ -1,6 +1,7 @@
 """`Executor`: what the core asks of its workers, wherever they run."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -23,6 +24,11 @@ class Executor(ABC):
     @abstractmethod
     def check_health(self) -> None:
         """Raise if a worker is gone or stuck."""
+
+    @property
+    def descriptors(self) -> Sequence[int]:
+        """Of files that become readable when a worker dies: `check_health` then says so."""
+        return ()
 
     @abstractmethod
     def shutdown(self) -> None:

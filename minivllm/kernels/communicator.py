@@ -13,6 +13,7 @@ class Communicator(ABC):
 
     rank: int = 0
     size: int = 1
+    is_recordable: bool = True  # as part of a program of native ops
 
     @abstractmethod
     def all_reduce(self, x: Tensor) -> Tensor:

@@ -36,6 +36,7 @@ class ScheduledSlot(msgspec.Struct, array_like=True):
     num_computed_tokens: int
     new_block_ids: list[int]  # to append to the slot's block table (empty for a slot in `new`)
     sample: bool  # the last of these tokens is the last known one: its logits give the next token, or the text is pooled
+    token: int | None = None  # the only one of these tokens, for pipeline stages that did not sample it
 
 
 class TokenMask(msgspec.Struct, array_like=True):

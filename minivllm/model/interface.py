@@ -69,7 +69,7 @@ class CausalLM(Model):
 
     def set_pooling_head(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, num_labels: int) -> None:
         self.lm_head = None
-        if num_labels:
+        if num_labels and spec.has_last_layer:
             self.score = Linear(ops, spec.hidden_size, (num_labels,), bias=False, dtype=dtype)
 
     def classify(self, pooled: Tensor) -> Tensor:

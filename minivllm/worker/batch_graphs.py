@@ -24,10 +24,12 @@ def batch_sizes(max_seqs: int) -> list[int]:
 
 
 class BatchGraphs:
-    def __init__(self, forward: Forward, device: Device, max_seqs: int, table_width: int):
-        """forward: input ids, positions and metadata -> hidden states. The device must be one that captures."""
+    def __init__(self, forward: Forward, device: Device, no_input: Tensor, max_seqs: int, table_width: int):
+        """forward: input ids, positions and metadata -> hidden states. The device must be one that captures. no_input: ids of
+        no tokens, or whatever a pipeline stage is given instead."""
         self._sizes = batch_sizes(max_seqs)
-        self._ids, self._positions = torch.zeros((2, max_seqs), dtype=torch.int64, device=device.torch_name)
+        self._ids = no_input.new_zeros((max_seqs, *no_input.shape[1:]))
+        self._positions = torch.zeros(max_seqs, dtype=torch.int64, device=device.torch_name)
         self._attention = _padding(max_seqs, table_width, device.torch_name)
         self._graphs: dict[int, Captured] = {}
         for size in reversed(self._sizes):  # the largest first: the others find room in its memory

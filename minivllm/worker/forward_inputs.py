@@ -13,7 +13,7 @@ from minivllm.model.attention.metadata import AttentionMetadata
 class ForwardInputs:
     """Tokens stand sequence by sequence, in the order of the plan."""
 
-    input_ids: Tensor  # int64 [num_tokens]
+    input_ids: Tensor  # int64 [num_tokens]; after the first pipeline stage: hidden states [num_tokens, hidden_size]
     positions: Tensor  # int64 [num_tokens]
     attention: AttentionMetadata
     sample_rows: Tensor  # int64 [num_samples]: rows of the hidden states whose logits give a next token

@@ -24,25 +24,31 @@ _TOKENS, _SEQS = 11, 7
 
 
 class GraphRunner:
-    def __init__(self, model: Model, backend: AttentionBackend, ops: Ops, device: Device, max_seqs: int):
+    def __init__(
+        self, model: Model, backend: AttentionBackend, ops: Ops, device: Device, max_seqs: int, no_input: Tensor | None = None
+    ):
+        """no_input: what the model is given, of no tokens; token ids if that is not said."""
         self._model = model
         self._backend = backend
-        self._recording = ops.recording
+        self._recording = ops.recording if ops.group.is_recordable else None
         self._device = device
         self._max_seqs = max_seqs
         self._program = None
         self._graphs: BatchGraphs | None = None
         self._table_stride = 0
+        self._no_input = torch.zeros(0, dtype=torch.int64, device=device.torch_name) if no_input is None else no_input
 
     @torch.inference_mode()
     def capture(self, kv_caches: Sequence[Tensor], max_tokens: int, table_width: int) -> None:
         """Record the model on these caches, for steps of up to `max_tokens` whose block tables are `table_width` apart."""
         self._program = self._graphs = None
         if self._device.captures:
-            self._graphs = BatchGraphs(partial(self._compute, kv_caches), self._device, self._max_seqs, table_width)
+            self._graphs = BatchGraphs(
+                partial(self._compute, kv_caches), self._device, self._no_input, self._max_seqs, table_width
+            )
         if self._recording is None:
             return
-        inputs = _blank_inputs(table_width)
+        inputs = _blank_inputs(self._no_input, table_width)
         try:
             program = self._recording.record(
                 lambda: self._forward(inputs, kv_caches), tensors_of(inputs), (_TOKENS, _SEQS), max_tokens
@@ -82,9 +88,10 @@ def tensors_of(inputs: ForwardInputs) -> list[Tensor]:
     return [inputs.input_ids, inputs.positions, of.query_start, of.context_lens, of.block_tables, of.slot_mapping]
 
 
-def _blank_inputs(table_width: int) -> ForwardInputs:
+def _blank_inputs(no_input: Tensor, table_width: int) -> ForwardInputs:
     """Never computed with; only types, strides and identities count."""
-    ids, positions, slots = (torch.zeros(_TOKENS, dtype=torch.int64) for _ in range(3))
+    ids = no_input.new_zeros((_TOKENS, *no_input.shape[1:]))
+    positions, slots = (torch.zeros(_TOKENS, dtype=torch.int64) for _ in range(2))
     starts, contexts = (torch.zeros(n, dtype=torch.int32) for n in (_SEQS + 1, _SEQS))
     tables = torch.zeros((_SEQS, table_width), dtype=torch.int32)
     none = np.zeros(0, dtype=np.int64)

@@ -1,5 +1,6 @@
 """Plan and slots → `ForwardInputs`. A few array operations per step, whatever the number of sequences."""
 
+from collections.abc import Callable
 from itertools import accumulate
 
 import numpy as np
@@ -14,12 +15,21 @@ from minivllm.worker.request_slots import RequestSlots
 
 
 class InputBuilder:
-    def __init__(self, slots: RequestSlots, block_size: int, device: Device, has_types: bool = False):
-        """has_types: whether the model tells the two texts of a pair apart by types of tokens."""
+    def __init__(
+        self,
+        slots: RequestSlots,
+        block_size: int,
+        device: Device,
+        has_types: bool = False,
+        receive: Callable[[int], Tensor] | None = None,
+    ):
+        """has_types: whether the model tells the two texts of a pair apart by types of tokens. receive: gets what the pipeline
+        stage before this one made of so many tokens."""
         self._slots = slots
         self._block_size = block_size
         self._device = device
         self._has_types = has_types
+        self._receive = receive
 
     def build(self, plan: StepPlan) -> ForwardInputs:
         """The plan must have been applied to the slots, and must schedule at least one token."""
@@ -51,7 +61,7 @@ class InputBuilder:
             ]
         )
         return ForwardInputs(
-            input_ids=input_ids,
+            input_ids=input_ids if self._receive is None else self._receive(starts[-1]),
             positions=positions_there,
             attention=AttentionMetadata(starts_there, context_lens, tables, slot_mapping),
             sample_rows=sample_rows,

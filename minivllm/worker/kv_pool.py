@@ -20,9 +20,11 @@ class KVPool:
     On a CPU the system gives a page its memory at the first write, so an unused cache costs next to nothing.
     """
 
-    def __init__(self, backend: AttentionBackend, num_layers: int, block_size: int, dtype: torch.dtype, device: str):
+    def __init__(self, backend: AttentionBackend, own_layers: range, block_size: int, dtype: torch.dtype, device: str):
+        """own_layers: those of the model that are computed here."""
         self._backend = backend
-        self._num_layers = num_layers
+        self._num_layers = len(own_layers)
+        self._num_before = own_layers.start
         self._block_size = block_size
         self._dtype = dtype
         self._device = device
@@ -43,4 +45,5 @@ class KVPool:
                 param="kv_cache_memory_bytes",
             ) from e
         advise_huge_pages(memory)
-        self.layers = list(memory.unbind(0))
+        own = memory.unbind(0)
+        self.layers = [own[0]] * self._num_before + list(own)  # by the layers' numbers; nobody asks for those before

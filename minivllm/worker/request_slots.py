@@ -26,8 +26,11 @@ class RequestSlots:
             self.num_tokens[new.slot] = len(new.token_ids)
             self.block_tables.set(new.slot, new.block_ids)
         for scheduled in plan.scheduled:
+            slot = scheduled.slot
             if scheduled.new_block_ids:
-                self.block_tables.append(scheduled.slot, scheduled.new_block_ids)
+                self.block_tables.append(slot, scheduled.new_block_ids)
+            if scheduled.token is not None and self.num_tokens[slot] == scheduled.num_computed_tokens:
+                self.append(slot, scheduled.token)
 
     def append(self, slot: int, token: int) -> None:
         at = self.num_tokens[slot]

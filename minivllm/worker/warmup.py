@@ -6,7 +6,6 @@ from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
 
 _PROMPT = 16  # tokens
-_TIMED_PROMPTS = (64, 128)
 
 
 def warmup_plans(num_slots: int, num_blocks: int, block_size: int, max_model_len: int) -> Iterator[StepPlan]:
@@ -42,11 +41,6 @@ def largest_plans(num_seqs: int, num_tokens: int, max_model_len: int, block_size
     new = [_new_slot(slot, length, blocks, SamplingParams(top_p=0.9)) for slot in range(num_seqs)]
     scheduled = [ScheduledSlot(slot, length, 0, [], True) for slot in range(num_seqs)]
     return [StepPlan(-1, [], new, scheduled), StepPlan(-1, list(range(num_seqs)), [], [])]
-
-
-def timed_lengths(num_blocks: int, block_size: int, max_model_len: int) -> list[int]:
-    """Lengths of prompts whose time tells how long a step takes; as far as the cache holds them."""
-    return [length for length in _TIMED_PROMPTS if length < max_model_len and length <= num_blocks * block_size]
 
 
 def timing_plans(length: int, block_size: int) -> list[StepPlan]:

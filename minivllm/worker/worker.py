@@ -10,6 +10,7 @@ from minivllm.config.env import no_extension
 from minivllm.config.sections.model import TRANSFORMERS
 from minivllm.distributed.communicator import connect
 from minivllm.distributed.groups import ALONE, Place
+from minivllm.distributed.pipeline import NO_ENDS, LinkEnds, connect_stages, layer_range
 from minivllm.errors import ConfigError
 from minivllm.kernels import Ops, ops_for
 from minivllm.kernels.communicator import Alone, Communicator
@@ -30,27 +31,32 @@ from minivllm.worker.pooling_runner import PoolingRunner
 from minivllm.worker.prompt_logprobs import PromptLogprobs
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.sampler import Sampler
-from minivllm.worker.warmup import largest_plans, pooling_plans, timed_lengths, timing_plans, warmup_plans
-
-_SLOW_SECONDS = 0.045  # a step that takes this long says enough about longer ones
-_LONG_SECONDS = 0.5  # too long to do it again
+from minivllm.worker.stage_runner import StageRunner
+from minivllm.worker.warmup import largest_plans, pooling_plans, timing_plans, warmup_plans
 
 
 class Worker:
-    """Order of calls: init_device, load_model, kv_spec and available_kv_bytes, allocate_kv, warm_up, then execute.
+    """Order of calls: init_device, load_model, kv_spec and available_kv_bytes, allocate_kv, warm_up, then execute. Where there
+    are several workers all get the same ones, at the same time.
 
     The weights and the cache stay where they are until the last reference to the worker goes.
     """
 
-    def __init__(self, config: EngineConfig, place: Place = ALONE, rendezvous: str = ""):
-        """rendezvous: see `distributed.communicator.connect`."""
+    def __init__(self, config: EngineConfig, place: Place = ALONE, rendezvous: str = "", ends: LinkEnds = NO_ENDS):
+        """rendezvous: see `distributed.communicator.connect`. ends: see `distributed.pipeline.connect_stages`."""
+        if place.pipeline_size > 1:
+            own = layer_range(config.spec.num_layers, place.pipeline_rank, place.pipeline_size)
+            config = dataclasses.replace(config, spec=dataclasses.replace(config.spec, own=own))
         self._config = config
         self._place = place
         self._rendezvous = rendezvous
+        self._ends = ends
         self._group: Communicator = Alone()
-        self._device = DEVICES[config.device.device](config.device)
+        self._num_local = config.parallel.data_parallel_size * place.local_size  # workers of all cores on this machine
+        index = config.parallel.data_parallel_rank * place.local_size + place.local_rank
+        self._device = DEVICES[config.device.device](config.device, index, self._num_local)
         self._pool: KVPool | None = None
-        self._runner: ModelRunner | PoolingRunner | None = None
+        self._runner: ModelRunner | PoolingRunner | StageRunner | None = None
 
     def init_device(self) -> None:
         self._device.set_up()
@@ -60,17 +66,28 @@ class Worker:
         """ConfigError, in one line, if the model folder does not hold the model that its config.json describes."""
         config, device = self._config, self._device.torch_name
         dtype, kv_dtype = getattr(torch, config.model.dtype), self._kv_dtype()
-        ops = dataclasses.replace(ops_for(device, use_extension=not no_extension()), group=self._group)
+        ops = dataclasses.replace(
+            ops_for(device, use_extension=not no_extension()),
+            group=self._group,
+            whole_experts=config.parallel.enable_expert_parallel and self._group.size > 1,
+        )
         if config.model.model_impl != TRANSFORMERS:  # whose layers are known when they are there
             select_backend(config.spec, dtype, kv_dtype, device)
-        model = load_model(config, ops, dtype, device, self._device.memory().free, progress)
-        backend = select_backend(model.spec, dtype, kv_dtype, device)(model.spec, ops)
+        model = load_model(config, ops, dtype, device, self._device.memory().free, progress and self._place.rank == 0)
+        spec = model.spec
+        backend = select_backend(spec, dtype, kv_dtype, device)(spec, ops)
         block_size = config.cache.block_size
         slots = RequestSlots(config.scheduler.max_num_seqs, config.model.max_model_len, block_size)
-        self._pool = KVPool(backend, model.spec.num_layers, block_size, kv_dtype, device)
-        graphs = GraphRunner(model, backend, ops, self._device, config.scheduler.max_num_seqs)
-        builder = InputBuilder(slots, block_size, self._device, has_types=config.spec.encoder is not None)
-        self._runner = self._make_runner(model, graphs, slots, builder, ops)
+        self._pool = KVPool(backend, spec.own_layers, block_size, kv_dtype, device)
+        link = connect_stages(device, self._rendezvous, self._place, self._ends, spec.hidden_size, dtype)
+        no_input = None if spec.has_first_layer else torch.empty((0, spec.hidden_size), dtype=dtype, device=device)
+        graphs = GraphRunner(model, backend, ops, self._device, config.scheduler.max_num_seqs, no_input)
+        receive = None if link is None or spec.has_first_layer else link.receive
+        builder = InputBuilder(slots, block_size, self._device, spec.encoder is not None, receive)
+        if link is not None and not spec.has_last_layer:
+            self._runner = StageRunner(graphs, slots, builder, link)
+        else:
+            self._runner = self._make_runner(model, graphs, slots, builder, ops)
 
     def _kv_dtype(self) -> torch.dtype:
         name = self._config.cache.kv_cache_dtype
@@ -97,8 +114,7 @@ class Worker:
         return self._loaded_pool().spec(self._config.spec.sliding_window)
 
     def available_kv_bytes(self) -> int:
-        num_workers = self._config.parallel.data_parallel_size
-        return available_kv_bytes(self._config.cache, self._device, num_workers, self._run_largest_step)
+        return available_kv_bytes(self._config.cache, self._device, self._num_local, self._run_largest_step)
 
     def allocate_kv(self, num_blocks: int) -> None:
         pool, runner = self._loaded_pool(), self._runner
@@ -116,21 +132,15 @@ class Worker:
             self.execute(plan)
         for prompt in self._device.warm_up_lengths:
             if prompt < length and prompt <= num_blocks * block_size:
-                self._time_prefill(prompt)
+                self.time_prefill(prompt)
 
-    def time_prefills(self) -> list[tuple[int, float]]:
-        """Lengths of prompts and the seconds that a step with one of them takes; none if the cache is too small for them."""
-        config, num_blocks = self._config, self._loaded_pool().layers[0].shape[1]
-        times: list[tuple[int, float]] = []
-        for length in timed_lengths(num_blocks, config.cache.block_size, config.model.max_model_len):
-            seconds = self._time_prefill(length)
-            usual = times[-1][1] * length / times[-1][0] if times else _SLOW_SECONDS
-            if usual < seconds < _LONG_SECONDS:  # perhaps because something else was running
-                seconds = min(seconds, self._time_prefill(length))
-            times.append((length, seconds))
-            if seconds > _SLOW_SECONDS:
-                break
-        return times
+    def time_prefill(self, length: int) -> float:
+        """Seconds that a step with one prompt of this length takes, which the cache must hold."""
+        plans = timing_plans(length, self._config.cache.block_size)
+        begin = time.perf_counter()
+        for plan in plans:
+            self.execute(plan)
+        return time.perf_counter() - begin
 
     @torch.inference_mode()
     def execute(self, plan: StepPlan) -> StepResult:
@@ -157,13 +167,6 @@ class Worker:
         for plan in largest_plans(scheduler.max_num_seqs, scheduler.max_num_batched_tokens, length, config.cache.block_size):
             self.execute(plan)
         pool.layers = []
-
-    def _time_prefill(self, length: int) -> float:
-        plans = timing_plans(length, self._config.cache.block_size)
-        begin = time.perf_counter()
-        for plan in plans:
-            self.execute(plan)
-        return time.perf_counter() - begin
 
     def _loaded_pool(self) -> KVPool:
         assert self._pool is not None, "load_model comes first"

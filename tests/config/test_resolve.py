@@ -260,6 +260,33 @@ def test_server_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
             _ = AsyncEngineArgs("m", **options).server
 
 
-def test_engine_cores_share_the_processor(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("minivllm.utils.process.available_cores", lambda: 7)
-    assert EngineArgs(make_model(), data_parallel_size=2).resolve().device.cpu_threads == 3
+@pytest.mark.parametrize(
+    ("options", "backend"), [({}, "uni"), ({"tensor_parallel_size": 2}, "mp"), ({"distributed_executor_backend": "mp"}, "mp")]
+)
+def test_executor_backend(make_model: MakeModel, options: dict[str, Any], backend: str) -> None:
+    assert EngineArgs(make_model(), **options).resolve().parallel.distributed_executor_backend == backend
+
+
+def test_workers_share_the_cores(make_model: MakeModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("minivllm.utils.process.available_cores", lambda: 26)
+    sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 2}
+    assert EngineArgs(make_model(), **sizes).resolve().device.cpu_threads == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"tensor_parallel_size": 2, "distributed_executor_backend": "uni"},
+            "--distributed-executor-backend uni is one worker, and --tensor-parallel-size 2 --pipeline-parallel-size 1 are 2: "
+            "use mp or ray.",
+        ),
+        ({"pipeline_parallel_size": 9}, "--pipeline-parallel-size 9: the model has 2 layers, and each stage needs one."),
+        ({"enable_expert_parallel": True}, "--enable-expert-parallel: LlamaForCausalLM is no mixture of experts."),
+        ({"tensor_parallel_size": 0}, "tensor_parallel_size must be at least 1, got 0."),
+    ],
+)
+def test_workers_that_cannot_be(make_model: MakeModel, options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        EngineArgs(make_model(), **options).resolve()
+    assert caught.value.message == said

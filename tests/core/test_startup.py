@@ -53,15 +53,14 @@ def test_an_automatic_length_is_lowered_to_what_fits(startup):
 @pytest.mark.parametrize(
     ("times", "options", "num_tokens"),
     [
-        ([(64, 0.03), (128, 0.05)], {}, 592),  # 0.01 s, 0.3125 ms a token and 0.0003 ms a pair: 600 tokens in 0.25 s
-        ([(64, 2.0)], {}, 32),  # the least that goes on
-        ([(64, 0.0001), (128, 0.0002)], {}, 2048),
-        ([], {}, 2048),
-        ([(64, 2.0)], {"max_num_batched_tokens_auto": False}, 2048),
+        ({64: 0.03, 128: 0.05}, {}, 592),  # 0.01 s, 0.3125 ms a token and 0.0003 ms a pair: 600 tokens in 0.25 s
+        ({64: 2.0}, {}, 32),  # the least that goes on
+        ({64: 0.0001, 128: 0.0002}, {}, 2048),
+        ({}, {"max_num_batched_tokens_auto": False}, 2048),
     ],
 )
 def test_a_step_has_as_many_tokens_as_the_worker_is_fast(startup, monkeypatch, times, options, num_tokens):
-    monkeypatch.setattr(FakeWorker, "time_prefills", lambda self: times)
+    monkeypatch.setattr(FakeWorker, "time_prefill", lambda self, length: times[length])
     scheduler = {"max_num_batched_tokens": 2048, "max_num_batched_tokens_auto": True, **options}
     core, _ = startup.build_core(make_config(max_model_len=3000, num_gpu_blocks_override=1000, **scheduler))
     core.add([make_request("a", [1] * 2500, max_tokens=1)])
@@ -71,4 +70,4 @@ def test_a_step_has_as_many_tokens_as_the_worker_is_fast(startup, monkeypatch, t
 
 def test_a_given_step_size_is_not_measured(startup):
     startup.build_core(make_config(max_model_len=40))
-    assert "time_prefills" not in startup.workers[0].calls
+    assert "time_prefill" not in startup.workers[0].calls

@@ -36,8 +36,8 @@ class Repeating(CpuDevice):
     captures = True
     warm_up_lengths = (1, 5)
 
-    def __init__(self, config):
-        super().__init__(config)
+    def __init__(self, config, *place):
+        super().__init__(config, *place)
         self.replays: list[int] = []
         self.captured: list[int] = []
         staging = Staging(lambda size: torch.full((size,), 255, dtype=torch.uint8), lambda host: (host.clone(), lambda: None))

@@ -12,7 +12,7 @@ from minivllm.errors import ConfigError
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
 from minivllm.worker.sampling.sampler import NAN_LOGITS
-from minivllm.worker.warmup import timed_lengths, timing_plans, warmup_plans
+from minivllm.worker.warmup import timing_plans, warmup_plans
 from minivllm.worker.worker import Worker
 
 CONFIG = {
@@ -76,9 +76,7 @@ def test_a_cache_beyond_all_memory(worker):
 def test_warm_up_leaves_every_slot_free(worker, num_blocks):
     worker.allocate_kv(num_blocks)
     worker.warm_up()
-    times = worker.time_prefills()
-    assert bool(times) == (num_blocks == 64)
-    assert [length for length, seconds in times if seconds > 0] == [64, 128][: len(times)]
+    assert worker.time_prefill(min(8 * num_blocks, 128)) > 0
     assert worker._runner._slots.requests == {}
 
 
@@ -91,15 +89,10 @@ def test_warm_up_plans_stay_inside_the_cache():
             assert all(new.slot < num_slots and len(new.token_ids) < max_model_len for new in plan.new)
 
 
-@pytest.mark.parametrize(
-    ("sizes", "lengths"), [((8, 16, 4096), [64, 128]), ((7, 16, 4096), [64]), ((99, 16, 128), [64]), ((3, 16, 4096), [])]
-)
-def test_timed_prompts_stay_inside_the_cache(sizes, lengths):
-    assert timed_lengths(*sizes) == lengths
-    for length in lengths:
-        compute, free = timing_plans(length, sizes[1])
-        assert (len(compute.new[0].token_ids), compute.num_tokens, free.freed_slots) == (length, length, [0])
-        assert len(compute.new[0].block_ids) * sizes[1] >= length and max(compute.new[0].block_ids) < sizes[0]
+def test_timed_prompts_stay_inside_the_cache():
+    compute, free = timing_plans(64, 16)
+    assert (len(compute.new[0].token_ids), compute.num_tokens, free.freed_slots) == (64, 64, [0])
+    assert compute.new[0].block_ids == [0, 1, 2, 3]
 
 
 def test_a_request_with_nan_in_its_cache_fails_alone(worker):

@@ -16,8 +16,8 @@ class DeviceConfig:
     )
     cpu_threads: int = option(
         AUTO,
-        "Threads that compute, in each engine core. Default: MINIVLLM_CPU_THREADS, else the physical cores this process may "
-        "use, divided among the engine cores.",
+        "Threads that compute, in each worker. Default: MINIVLLM_CPU_THREADS, else the physical cores this process may use, "
+        "divided among the workers.",
         low=1,
         auto=True,
     )

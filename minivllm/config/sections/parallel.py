@@ -9,6 +9,24 @@ from minivllm.config.option import option
 class ParallelConfig:
     """Parallelism"""
 
-    data_parallel_size: int = option(1, "Engine cores with a whole model each, behind one API.", low=1, short="-dp")
+    tensor_parallel_size: int = option(1, "Workers that share each layer.", low=1, short="-tp")
+    pipeline_parallel_size: int = option(1, "Stages, each with a share of the layers.", low=1, short="-pp")
+    data_parallel_size: int = option(
+        1, "Engine cores with a whole model each, behind one API; each has workers of the two sizes above.", low=1, short="-dp"
+    )
+    enable_expert_parallel: bool = option(
+        False, "Divide a mixture's experts among the workers instead of each expert.", short="-ep"
+    )
+    distributed_executor_backend: str | None = option(
+        None,
+        "Where workers run: in the core (uni, one worker), in processes of this machine (mp), or in a Ray cluster (ray). "
+        "Default: uni for one worker, else mp.",
+        choices=("uni", "mp", "ray"),
+    )
 
     data_parallel_rank: int = 0  # which of the cores this is
+
+    @property
+    def world_size(self) -> int:
+        """Workers of one engine core."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size

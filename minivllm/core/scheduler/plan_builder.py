@@ -14,6 +14,7 @@ class PlanBuilder:
     members: list[tuple[Request, int]] = field(default_factory=list)  # request and its epoch, one per scheduled slot
     masks: list[TokenMask] = field(default_factory=list)
     work: StepWork = field(default_factory=StepWork)
+    tells_tokens: bool = False  # not every worker has sampled them
 
     def enter(self, request: Request) -> None:
         """The request takes its slot. Lists are copied: the worker appends to its own, we to ours."""
@@ -38,7 +39,8 @@ class PlanBuilder:
     def schedule(self, request: Request, num_tokens: int, new_block_ids: list[int]) -> None:
         """Plan `num_tokens` of the request and count them as computed."""
         sample = num_tokens == request.num_needed
-        self.scheduled.append(ScheduledSlot(request.slot, num_tokens, request.num_computed, new_block_ids, sample))
+        token = request.tokens[-1] if self.tells_tokens and num_tokens == 1 and sample else None
+        self.scheduled.append(ScheduledSlot(request.slot, num_tokens, request.num_computed, new_block_ids, sample, token))
         self.members.append((request, request.epoch))
         self.work.add(num_tokens, request.num_computed)
         if sample and request.grammar is not None:

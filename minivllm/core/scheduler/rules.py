@@ -37,6 +37,13 @@ class LiveGrammar(Rule):
         return 0 if request.grammar is not None and request.num_pending else num_tokens
 
 
+class KnownToken(Rule):
+    """The first of several pipeline stages has no token before the last one has sampled it."""
+
+    def limit(self, request: Request, num_tokens: int) -> int:
+        return 0 if request.num_pending else num_tokens
+
+
 class LongPrefill(Rule):
     """At most `threshold` tokens of one prompt in a step, so that a long one leaves room for the others."""
 
@@ -47,8 +54,8 @@ class LongPrefill(Rule):
         return min(num_tokens, self._threshold)
 
 
-def make_rules(config: SchedulerConfig) -> list[Rule]:
-    rules: list[Rule] = [KnownEnd(), LiveGrammar()]
+def make_rules(config: SchedulerConfig, num_stages: int = 1) -> list[Rule]:
+    rules: list[Rule] = [KnownEnd(), LiveGrammar()] if num_stages == 1 else [KnownToken()]
     if config.enable_chunked_prefill and config.long_prefill_token_threshold > 0:
         rules.append(LongPrefill(config.long_prefill_token_threshold))
     return rules

@@ -39,17 +39,19 @@ class Scheduler:
         num_blocks: int,
         max_model_len: int,
         costs: StepCosts | None = None,
+        num_stages: int = 1,
     ):
-        """With `costs`, a step is limited by the time it takes, too."""
+        """With `costs`, a step is limited by the time it takes, too. `num_stages`: pipeline stages that so many steps in flight
+        are to fill."""
         self.kv_cache = KVCacheManager(num_blocks, cache.block_size, cache.enable_prefix_caching)
         # A sequence that grows beyond the whole pool could never be computed, so the pool is a length limit too.
         self.max_model_len = min(max_model_len, num_blocks * cache.block_size) if num_blocks else max_model_len
         self._config = config
-        self._budget = StepBudget(config.max_num_batched_tokens, costs)
+        self._budget = StepBudget(config.max_num_batched_tokens, costs, num_stages)
         if not config.enable_chunked_prefill and config.max_num_batched_tokens < self.max_model_len:
             raise ValueError("without chunked prefill, a step must have room for max_model_len tokens")
         self._order = POLICIES[config.scheduling_policy]
-        self._rules = make_rules(config)
+        self._rules = make_rules(config, num_stages)
         self._watermark = int(num_blocks * _WATERMARK)
         self._requests: dict[str, Request] = {}
         self._waiting = WaitingQueue()
@@ -92,8 +94,8 @@ class Scheduler:
 
     def plan(self) -> StepPlan | None:
         """The next step, or None if there is nothing to compute now."""
-        builder = PlanBuilder()
-        self._budget.start(self._running)
+        builder = PlanBuilder(tells_tokens=self._budget.num_stages > 1)
+        self._budget.start(self._running, min(len(self._waiting), len(self._free_slots)))
         for rule in self._rules:
             rule.start_step()
         if self._continue_running(builder):

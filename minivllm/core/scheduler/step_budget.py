@@ -12,22 +12,26 @@ _MULTIPLE = 16  # of tokens in a chunk that is not the last of its prompt: rows 
 
 
 class StepBudget:
-    def __init__(self, num_tokens: int, costs: StepCosts | None):
-        """At most `num_tokens`; with `costs`, also not much longer than the seconds above."""
+    def __init__(self, num_tokens: int, costs: StepCosts | None, num_stages: int = 1):
+        """At most `num_tokens`; with `costs`, also not much longer than the seconds above. With several pipeline stages a step
+        has its share of the requests, so that each stage has work."""
         self._num_tokens = num_tokens
+        self.num_stages = num_stages
+        self._num_requests_left = 0
         self._costs = costs
         self._num_left = 0
         self._num_reserved = 0  # of the tokens left, for streams that had none yet
         self._seconds_left = 0.0
         self._num_chunks = 0
 
-    def start(self, running: list[Request]) -> None:
-        """A new step, which the running requests share with those that it admits."""
+    def start(self, running: list[Request], num_admissible: int) -> None:
+        """A new step, which the running requests share with those that it admits, at most `num_admissible`."""
         self._num_left = self._num_tokens
+        self._num_requests_left = -(-(len(running) + num_admissible) // self.num_stages)
         self._num_chunks = 0
         work = StepWork()
         for request in running:
-            if request.num_needed == 1:
+            if request.num_needed == 1 and not (request.num_pending and self.num_stages > 1):
                 work.add(1, request.num_computed)
         self._num_reserved = work.num_tokens
         if self._costs is not None:
@@ -36,7 +40,7 @@ class StepBudget:
 
     @property
     def is_spent(self) -> bool:
-        return self._num_left <= 0
+        return self._num_left <= 0 or self._num_requests_left <= 0
 
     def fit(self, num_tokens: int, num_computed: int) -> int:
         """How many of a request's next `num_tokens` still fit."""
@@ -53,6 +57,7 @@ class StepBudget:
     def spend(self, num_tokens: int, num_computed: int, is_stream: bool) -> None:
         """The request gets `num_tokens`. `is_stream`: as its next one, while it was running."""
         self._num_left -= num_tokens
+        self._num_requests_left -= 1
         if is_stream:
             self._num_reserved -= 1
             return

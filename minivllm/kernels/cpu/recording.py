@@ -48,24 +48,22 @@ def record(function: Callable[[], Tensor], inputs: Sequence[Tensor], counts: Seq
 
 
 class RecordedProgram:
-    def __init__(self, program: Any, memory: Tensor, result: Tensor, kept: list[Tensor]):
+    def __init__(self, program: Any, memory: Tensor, result: Tensor | int, kept: list[Tensor], max_rows: int):
+        """result: or the index of the input that is changed into it."""
         self._program = program
         self._memory = (memory, kept)  # what the program has addresses of
         self._result = result
+        self.max_rows = max_rows
 
     @property
     def ops(self) -> list[str]:
         """Names of the recorded calls."""
         return self._program.names
 
-    @property
-    def max_rows(self) -> int:
-        return self._result.shape[0]
-
     def run(self, inputs: Sequence[Tensor], counts: Sequence[int]) -> Tensor:
         """As in `record`. The result is valid until the next run."""
         self._program.run([*counts, *[tensor.data_ptr() for tensor in inputs]])
-        return self._result[: counts[0]]
+        return inputs[self._result] if isinstance(self._result, int) else self._result[: counts[0]]
 
     def run_timed(self, inputs: Sequence[Tensor], counts: Sequence[int]) -> list[float]:
         """As `run`; the seconds that each op took."""
@@ -135,10 +133,12 @@ class _Recorder(TorchDispatchMode):
         self._calls.append(_Call(op, noted))
 
     def finish(self, result: Tensor, max_rows: int) -> RecordedProgram:
+        variable = self._inputs.get(_storage(result), 0)
         buffer = self._buffers.get(_storage(result))
-        if buffer is None:
+        if buffer is not None:
+            buffer.last = len(self._calls)
+        elif not variable:
             raise Unrecordable("a result that is no buffer of its own")
-        buffer.last = len(self._calls)
         size = _place([b for b in self._buffers.values() if b.first >= 0], max_rows)
         memory = torch.empty(size + _LINE, dtype=torch.uint8)
         memory = memory[-memory.data_ptr() % _LINE :]
@@ -146,8 +146,11 @@ class _Recorder(TorchDispatchMode):
         for made in self._calls:
             addresses = [memory.data_ptr() + a.buffer.offset + a.offset if isinstance(a, _Place) else a for a in made.arguments]
             program.add(made.op, tuple(addresses))
+        kept = list(self._kept.values())
+        if buffer is None:
+            return RecordedProgram(program, memory, variable - len(self._counts), kept, max_rows)
         rows = memory[buffer.offset : buffer.offset + max_rows * buffer.row_bytes].view(result.dtype)
-        return RecordedProgram(program, memory, rows.view(max_rows, *result.shape[1:]), list(self._kept.values()))
+        return RecordedProgram(program, memory, rows.view(max_rows, *result.shape[1:]), kept, max_rows)
 
     def _variable(self, rows: int) -> Any:
         for index, count in enumerate(self._counts):

@@ -1,5 +1,7 @@
 """The decoder that almost every family is, by the flags of its `ModelSpec`; the families add the names of their weights."""
 
+from typing import cast
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,7 @@ class DecoderForCausalLM(CausalLM):
         self.spec = spec
         self.model = Decoder(spec, ops, dtype, device, max_model_len)
         self.lm_head = None
-        if not spec.tie_word_embeddings:
+        if not spec.tie_word_embeddings and spec.has_last_layer:
             own = vocabulary_share(spec, ops.group)
             self.lm_head = Linear(ops, spec.hidden_size, (own,), bias=spec.head_bias, dtype=dtype)
         self._group = ops.group
@@ -37,7 +39,7 @@ class DecoderForCausalLM(CausalLM):
         return self.model(input_ids, positions, ctx)
 
     def compute_logits(self, hidden: Tensor) -> Tensor:
-        logits = self.model.embed_tokens.logits(hidden) if self.lm_head is None else self.lm_head(hidden)
+        logits = self.model.logits(hidden) if self.lm_head is None else self.lm_head(hidden)
         logits = self._group.all_gather(logits, self._columns)
         if self.spec.logits_scale != 1.0:
             logits *= self.spec.logits_scale
@@ -52,29 +54,49 @@ class DecoderForCausalLM(CausalLM):
 
 
 class Decoder(Layer):
+    """Or the pipeline stage of one that `spec.own_layers` are. It has the table of tokens if it embeds or is the tied head."""
+
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int):
         rotary = Rotary(spec, ops, device, max_model_len)
-        vocab = vocabulary_share(spec, ops.group)
-        self.embed_tokens = Embedding(ops, vocab, spec.hidden_size, tied=spec.tie_word_embeddings, dtype=dtype)
-        self.embed_positions = PositionEmbedding(ops, spec, dtype) if spec.learned_positions else None
-        self.embed_norm = make_norm(spec, ops, spec.hidden_size, dtype) if spec.embed_norm else None
-        self.layers = [DecoderLayer(spec, ops, dtype, index, rotary) for index in range(spec.num_layers)]
-        self.norm = make_norm(spec, ops, spec.hidden_size, dtype) if spec.final_norm else NoNorm(ops)
+        first, last, size, tied = spec.has_first_layer, spec.has_last_layer, spec.hidden_size, spec.tie_word_embeddings
+        self.embed_tokens: Embedding | None = None
+        if first or (last and tied):
+            self.embed_tokens = Embedding(ops, vocabulary_share(spec, ops.group), size, tied=tied, dtype=dtype)
+        self.embed_positions = PositionEmbedding(ops, spec, dtype) if spec.learned_positions and first else None
+        self.embed_norm = make_norm(spec, ops, size, dtype) if spec.embed_norm and first else None
+        self.layers: list[Layer] = [Layer() for _ in range(spec.num_layers)]  # elsewhere, but for
+        self._own = spec.own_layers
+        for index in self._own:
+            self.layers[index] = DecoderLayer(spec, ops, dtype, index, rotary)
+        self.norm = make_norm(spec, ops, size, dtype) if spec.final_norm and last else NoNorm(ops)
         self._ops = ops.elementwise
+        self._embeds = first
         self._embed_scale = torch.tensor(spec.embed_scale, dtype=dtype).item()
 
-    def __call__(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        residual = self.embed_tokens(input_ids)  # [num_tokens, hidden_size]
+    def __call__(self, inputs: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
+        """inputs: token ids, or what the stage before returned, which is changed."""
+        residual = self._embed(inputs, positions) if self._embeds else inputs  # [num_tokens, hidden_size]
+        own = cast(list[DecoderLayer], self.layers[self._own.start : self._own.stop])
+        x = own[0].first(residual, positions, ctx)
+        for layer in own[1:]:
+            x = layer(x, residual, positions, ctx)
+        return self.norm.add(x, residual)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Of the tied head."""
+        assert self.embed_tokens is not None
+        return self.embed_tokens.logits(hidden)
+
+    def _embed(self, input_ids: Tensor, positions: Tensor) -> Tensor:
+        assert self.embed_tokens is not None
+        residual = self.embed_tokens(input_ids)
         if self._embed_scale != 1.0:
             self._ops.scale(residual, self._embed_scale)
         if self.embed_positions is not None:
             self._ops.add(residual, self.embed_positions(positions))
         if self.embed_norm is not None:
             residual = self.embed_norm(residual)
-        x = self.layers[0].first(residual, positions, ctx)
-        for layer in self.layers[1:]:
-            x = layer(x, residual, positions, ctx)
-        return self.norm.add(x, residual)
+        return residual
 
 
 class DecoderLayer(Layer):

@@ -3,7 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from minivllm.config.engine_config import EngineConfig
+from minivllm.config.model_spec import ModelSpec
 from minivllm.errors import ConfigError
 from minivllm.kernels import Ops
 from minivllm.model.interface import Model
@@ -62,16 +63,19 @@ def load_model(
     `free_bytes`; both are known from the headers, before any weight is read. Memory never exceeds the finished weights plus
     one layer's parameters.
     """
-    model = make_model(config, ops, dtype, device)
-    if config.pooling is not None:
-        model.set_pooling_head(config.spec, ops, dtype, len(config.pooling.labels))
+    model = _build(config, config.spec, ops, dtype, device)
     if config.model.quantization:
         quantize(model, config.model.quantization, ops)
-    source = _source(model, config, dtype, device)
+    whole = model  # what other pipeline stages have is neither missing nor left over
+    if config.spec.own is not None:
+        whole = _build(config, replace(config.spec, own=None), ops, dtype, device)
+    source = _source(whole, config, dtype, device)
     base, *_ = model.weight_map.get(model.base, (model.base,))
     if config.pooling is not None and not isinstance(source, GGUFSource):
         source = RenamedSource.of_pooling_model(source, base)
     try:
+        if whole is not model:
+            _check(whole, list(_targets(whole)), source, config)
         if isinstance(source, GGUFSource) and dtype == torch.bfloat16 and not config.model.quantization:
             _keep_packed(model, source, ops)
         for path, layer in model.walk():
@@ -79,12 +83,20 @@ def load_model(
                 (name,) = _sources(model.weight_map, path.split("."), 1)
                 layer.k_scale, layer.v_scale = read_kv_scales(source, name)
         targets = list(_targets(model))
-        _check(model, targets, source, config)
+        if whole is model:
+            _check(model, targets, source, config)
         _check_room(targets, config, free_bytes)
         _fill(model, targets, source, device, progress)
     finally:
         source.close()
     model.loaded()
+    return model
+
+
+def _build(config: EngineConfig, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str) -> Model:
+    model = make_model(replace(config, spec=spec), ops, dtype, device)
+    if config.pooling is not None:
+        model.set_pooling_head(spec, ops, dtype, len(config.pooling.labels))
     return model
 
 

@@ -34,7 +34,8 @@ class Device(ABC):
     warm_up_lengths: Sequence[int] = ()  # of prompts that the first requests must not be the first to try
 
     @abstractmethod
-    def __init__(self, config: DeviceConfig): ...
+    def __init__(self, config: DeviceConfig, index: int = 0, count: int = 1):
+        """For worker `index` of `count` on this machine."""
 
     @abstractmethod
     def set_up(self) -> None:

@@ -27,7 +27,7 @@ class CpuDevice(Device):
     torch_name = "cpu"
     shared = True
 
-    def __init__(self, config: DeviceConfig):
+    def __init__(self, config: DeviceConfig, index: int = 0, count: int = 1):
         self._threads = config.cpu_threads
 
     def set_up(self) -> None:

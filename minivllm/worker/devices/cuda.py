@@ -22,14 +22,23 @@ class CudaDevice(Device):
     captures = True
     warm_up_lengths = _LENGTHS
 
-    def __init__(self, config: DeviceConfig):
+    def __init__(self, config: DeviceConfig, index: int = 0, count: int = 1):
+        self._index = index
+        self._count = count
         self._pool: Any = None  # memory that all graphs share
         self._staging = Staging(lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True), _send)
 
     def set_up(self) -> None:
         if not torch.cuda.is_available():
             raise ConfigError("--device cuda: torch finds no CUDA GPU here that it can use.", param="device")
+        if torch.cuda.device_count() < self._count:
+            raise ConfigError(
+                f"{self._count} workers need a GPU each, and torch finds {torch.cuda.device_count()} here: lower "
+                "--tensor-parallel-size, --pipeline-parallel-size or --data-parallel-size.",
+                param="tensor_parallel_size",
+            )
         torch.cuda.init()
+        torch.cuda.set_device(self._index)
 
     def memory(self) -> Memory:
         torch.cuda.empty_cache()

@@ -1,7 +1,7 @@
 """What the scheduler decides, case by case."""
 
 import pytest
-from fake_worker import FakeExecutor, FakeWorker, absorb, collect, expected_output, make_config, make_request
+from fake_worker import FakeExecutor, FakeWorker, FirstStage, absorb, collect, expected_output, make_config, make_request
 
 from minivllm.core.engine_core import EngineCore
 from minivllm.core.scheduler.rules import Rule
@@ -300,3 +300,15 @@ def test_states_say_what_a_request_waits_for():
     core.add([endless("d", 3)])
     core.step()
     assert [state.waits_for for state in core.call("request_states", [])] == [None, None, "slot"]
+
+
+def test_pipeline_stages_have_different_requests():
+    config = make_config(stages=2)
+    core = EngineCore(config, FakeExecutor(FakeWorker(config), 2, FirstStage(config)), 64)
+    core.add([endless(str(i), 3, first=i) for i in range(5)])
+    answers = collect(core)
+    assert len(answers) == 5
+    slots = [sorted(s.slot for s in plan.scheduled) for plan in core.executor.plans]
+    assert slots[:6] == [[0, 1, 2], [3, 4], [0, 1, 2], [3, 4], [0, 1, 2], [3, 4]]
+    decodes = [s for plan in core.executor.plans[2:] for s in plan.scheduled]
+    assert all(s.token is not None for s in decodes)

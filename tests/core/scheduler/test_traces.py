@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from fake_worker import (
     FakeExecutor,
     FakeWorker,
+    FirstStage,
     absorb,
     check_blocks,
     expected_output,
@@ -28,6 +29,7 @@ class Trace:
     options: dict
     num_blocks: int
     depth: int
+    stages: int
     arrivals: list  # (step, request)
     aborts: dict  # request id → step
 
@@ -70,14 +72,16 @@ def traces(draw):
         arrivals.append((draw(st.integers(0, 12)), request))
         if draw(st.integers(0, 4)) == 0:
             aborts[request_id] = draw(st.integers(0, 20))
-    return Trace(options, num_blocks, draw(st.sampled_from([1, 2, 3])), arrivals, aborts)
+    stages = draw(st.sampled_from([1, 1, 2, 3]))
+    depth = draw(st.sampled_from([1, 2, 3])) if stages == 1 else stages
+    return Trace(options, num_blocks, depth, stages, arrivals, aborts)
 
 
 @settings(max_examples=300, deadline=None, derandomize=True)
 @given(traces())
 def test_every_request_gets_its_own_tokens(trace):
-    config = make_config(max_model_len=MAX_MODEL_LEN, **trace.options)
-    executor = FakeExecutor(FakeWorker(config), trace.depth)
+    config = make_config(max_model_len=MAX_MODEL_LEN, stages=trace.stages, **trace.options)
+    executor = FakeExecutor(FakeWorker(config), trace.depth, FirstStage(config) if trace.stages > 1 else None)
     core = EngineCore(config, executor, trace.num_blocks)
     answers, last = run(core, executor, trace)
 

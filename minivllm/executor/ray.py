@@ -1,0 +1,168 @@
+"""Workers as actors of a Ray cluster, on one machine or on several."""
+
+import dataclasses
+import signal
+import time
+from concurrent.futures import Future
+from typing import Any
+
+import msgspec
+import ray
+from ray.util.placement_group import remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from minivllm.config.engine_config import EngineConfig
+from minivllm.config.env import for_workers
+from minivllm.errors import EngineDeadError
+from minivllm.executor.base import Executor
+from minivllm.executor.ray_placement import by_node, places_on, reserve
+from minivllm.executor.ray_worker import RayWorker
+from minivllm.executor.world import World, make_world
+from minivllm.messages.step import StepPlan, StepResult
+from minivllm.utils.logging import get_logger
+
+logger = get_logger(__name__)
+
+_OTHERS_SECONDS = 1.0  # after one worker's refusal, for that of a lower rank; one that waits for the refusing will not come
+
+_encoder = msgspec.msgpack.Encoder()
+_result_decoder = msgspec.msgpack.Decoder(StepResult)
+
+
+class _Step(Future[StepResult]):
+    """Whoever asks for it asks Ray."""
+
+    def __init__(self, executor: "RayExecutor", replies: list[Any]):
+        """replies: of all workers, by rank."""
+        super().__init__()
+        self._executor = executor
+        self._replies = replies
+        self._speaks = replies[executor.speaker]
+
+    def done(self) -> bool:
+        if not super().done():
+            self._look(0.0)
+        return super().done()
+
+    def result(self, timeout: float | None = None) -> StepResult:
+        while not super().done():
+            self._look(timeout)
+        return super().result()
+
+    def _look(self, timeout: float | None) -> None:
+        """A worker that dies fails its reply, and the others may wait for it for long."""
+        ready, self._replies = ray.wait(self._replies, num_returns=1, timeout=timeout)
+        try:
+            for reply in ready:
+                data = ray.get(reply)
+                if reply == self._speaks:
+                    self.set_result(_result_decoder.decode(data))
+        except ray.exceptions.RayError as e:
+            self.set_exception(self._executor.fail(e))
+
+
+class RayExecutor(Executor):
+    def __init__(self, config: EngineConfig):
+        world = make_world(config)
+        self.max_in_flight = world.layout.pipeline_size
+        self.speaker = world.speaker
+        self._error: EngineDeadError | None = None
+        self._actors: list[Any] = []
+        self._group: Any = None
+        self._is_own_cluster = not ray.is_initialized()
+        if self._is_own_cluster:
+            handler = signal.getsignal(signal.SIGTERM)
+            ray.init(include_dashboard=False)  # of the cluster that RAY_ADDRESS names, of the one that runs here, or its own
+            signal.signal(signal.SIGTERM, handler)
+        try:
+            self._group = reserve(world.layout.world_size, config.device.device)
+            self._start(world)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    def execute(self, plan: StepPlan) -> "Future[StepResult]":
+        if self._error is not None:
+            failed: Future[StepResult] = Future()
+            failed.set_exception(self._error)
+            return failed
+        data = _encoder.encode(plan)
+        return _Step(self, [actor.execute.remote(data) for actor in self._actors])
+
+    def call_all(self, method: str, *args: Any) -> list[Any]:
+        self._raise_error()
+        calls = {actor.call.remote(method, args): rank for rank, actor in enumerate(self._actors)}
+        waiting, answers, timeout = list(calls), {}, None
+        while waiting and (timeout is None or timeout > 0):
+            begin = time.monotonic()
+            ready, waiting = ray.wait(waiting, num_returns=1, timeout=timeout)
+            timeout = None if timeout is None else timeout - (time.monotonic() - begin)
+            for reply in ready:
+                answers[calls[reply]] = self._get(reply)
+            if timeout is None and not all(ok for ok, _ in answers.values()):
+                timeout = _OTHERS_SECONDS
+        for _, (ok, value) in sorted(answers.items()):
+            if not ok:
+                raise value
+        return [answers[rank][1] for rank in sorted(answers)]
+
+    def check_health(self) -> None:
+        self.call_all("check_health")
+
+    def shutdown(self) -> None:
+        self._error = self._error or EngineDeadError("The executor was shut down.")
+        for actor in self._actors:
+            ray.kill(actor)
+        self._actors = []
+        if self._group is not None:
+            remove_placement_group(self._group)
+            self._group = None
+        if self._is_own_cluster:
+            self._is_own_cluster = False
+            ray.shutdown()
+
+    def fail(self, error: Exception) -> EngineDeadError:
+        """The first reason stands. The others might wait for the one that is gone."""
+        if self._error is None:
+            logger.error("a worker failed: %s", error)
+            first, *_ = str(error).strip().split("\n")
+            self._error = EngineDeadError(f"A worker in the Ray cluster failed: {first}")
+            for actor in self._actors:
+                ray.kill(actor)
+        return self._error
+
+    def _start(self, world: World) -> None:
+        gpus = world.config.device.device == "cuda"
+        bundles = [PlacementGroupSchedulingStrategy(self._group, index) for index in range(world.layout.world_size)]
+        each: Any = ray.remote(num_cpus=0 if gpus else 1, num_gpus=1 if gpus else 0)(RayWorker)
+        actors = [each.options(scheduling_strategy=bundle).remote() for bundle in bundles]
+        found = self._get_all([actor.where.remote() for actor in actors])
+        order = by_node([node for node, _, _ in found], ray.get_runtime_context().get_node_id())
+        self._actors = [actors[index] for index in order]
+        nodes = [found[index][0] for index in order]
+        _, address, port = found[order[0]]
+        config, places = world.config, places_on(nodes, world.layout)
+        if gpus:  # each sees but its own
+            parallel = dataclasses.replace(config.parallel, data_parallel_rank=0, data_parallel_size=1)
+            config = dataclasses.replace(config, parallel=parallel)
+            places = [dataclasses.replace(place, local_rank=0, local_size=1) for place in places]
+        encoded, variables = msgspec.msgpack.encode(config), for_workers()
+        started = [
+            actor.start.remote(encoded, place, f"tcp://{address}:{port}", place.rank == world.speaker, variables)
+            for actor, place in zip(self._actors, places, strict=True)
+        ]
+        self._get_all(started)
+        logger.info("%d workers on %d nodes of the Ray cluster", len(nodes), len(set(nodes)))
+
+    def _get(self, reply: Any) -> Any:
+        try:
+            return ray.get(reply)
+        except ray.exceptions.RayError as e:
+            raise self.fail(e) from e
+
+    def _get_all(self, replies: list[Any]) -> list[Any]:
+        return [self._get(reply) for reply in replies]
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error

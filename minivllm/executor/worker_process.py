@@ -1,0 +1,108 @@
+"""Main of a worker process: `python -m minivllm.executor.worker_process`, a `WorkerLaunch` on stdin.
+
+It does what the executor's messages say, one after the other, and lives as long as its stdin is open: the executor holds the
+other end, so that this process ends with its parent, however that one dies.
+"""
+
+import faulthandler
+import gc
+import logging
+import os
+import pickle
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+
+import msgspec
+
+from minivllm.config.env import logging_level
+from minivllm.distributed.pipeline import LinkEnds
+from minivllm.errors import MinivllmError
+from minivllm.executor.launch import BROKEN, RAISED, RESULT, RETURNED, STEP, WorkerLaunch
+from minivllm.ipc.frames import read_frame
+from minivllm.ipc.shm_ring import RingReader, RingWriter
+from minivllm.messages.step import StepPlan
+from minivllm.utils.logging import get_logger, set_level
+from minivllm.worker.worker import Worker
+
+logger = get_logger(__name__)
+
+_encoder = msgspec.msgpack.Encoder()
+_plan_decoder = msgspec.msgpack.Decoder(StepPlan)
+
+
+def main() -> None:
+    """Leaves by os._exit, so that no thread of a native library can hold it back."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in core.process: the parent's business
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    faulthandler.enable()
+    try:
+        launch = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=WorkerLaunch)
+        threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
+        set_level(logging_level())
+        if launch.place.rank > 0:  # one speaks for all
+            get_logger("minivllm").setLevel(max(logging.WARNING, get_logger("minivllm").level))
+        _serve(launch)
+    except EOFError:
+        pass  # the core is gone, or the neighbouring stage, which the core will hear of
+    os._exit(1)
+
+
+def _serve(launch: WorkerLaunch) -> None:
+    place = launch.place
+    plans = RingReader(launch.plans.memory, launch.plans.bell, place.rank, place.tensor_size * place.pipeline_size)
+    replies = Connection(launch.replies, readable=False)
+    before, after = launch.previous, launch.following
+    links = LinkEnds(
+        None if before is None else RingReader(before.memory, before.bell),
+        None if after is None else RingWriter(after.memory, [after.bell]),
+    )
+    worker = Worker(launch.config, place, launch.rendezvous, links)
+    gc.disable()
+    while True:
+        message = plans.read()
+        body = memoryview(message)[1:]
+        if message[:1] != STEP:
+            replies.send_bytes(_call(worker, *pickle.loads(body)))
+            continue
+        if not gc.isenabled():
+            gc.freeze()  # what is here now stays; later collections need not look at it
+            gc.enable()
+        try:
+            result = worker.execute(_plan_decoder.decode(body))
+        except EOFError:
+            raise
+        except Exception as e:
+            logger.exception("worker %d failed", place.rank)
+            replies.send_bytes(BROKEN + _one_line(e).encode())
+            continue
+        if launch.speaks:
+            replies.send_bytes(RESULT + _encoder.encode(result))
+
+
+def _call(worker: Worker, method: str, args: tuple[object, ...]) -> bytes:
+    try:
+        return RETURNED + pickle.dumps(getattr(worker, method)(*args))
+    except EOFError:
+        raise
+    except MinivllmError as e:
+        return RAISED + pickle.dumps(e)
+    except Exception as e:
+        logger.exception("%s failed", method)
+        return RAISED + pickle.dumps(RuntimeError(_one_line(e)))
+
+
+def _exit_with_parent() -> None:
+    while os.read(sys.stdin.fileno(), 1):
+        pass
+    os._exit(0)
+
+
+def _one_line(error: Exception) -> str:
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+
+
+if __name__ == "__main__":
+    main()
