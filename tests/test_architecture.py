@@ -159,6 +159,13 @@ def test_no_torch_where_none_is_needed() -> None:
     assert not wrong
 
 
+def test_one_folder_needs_transformers() -> None:
+    """Importing it takes seconds, so only a model that needs it does. A tokenizer in an old form has a way of its own."""
+    heavy = ("transformers", "minivllm.model.transformers")
+    needs = {short(path) for path, tree in TREES.items() for _, name in imports(tree) if f"{name}.".startswith(heavy)}
+    assert all(name.startswith("model/transformers/") for name in needs)
+
+
 def test_imports_stand_at_the_top() -> None:
     wrong = []
     for path, tree in TREES.items():

@@ -9,7 +9,9 @@ import transformers
 from model.conftest import Checkpoint
 from model.test_families import GREEDY, SHORT, as_rows, check, prompt_of
 from model.tiny_configs import tiny_model
+from safetensors.torch import load_file, save_file
 
+from minivllm import LLM, SamplingParams
 from minivllm.config import EngineArgs
 from minivllm.errors import ConfigError
 
@@ -87,6 +89,32 @@ def test_bfloat16_stays_close(tmp_path, make_runner):
         theirs = checkpoint.reference.bfloat16()(torch.tensor([prompt])).logits[0].float().log_softmax(-1)[:19]
     ours = as_rows(runner.results[0][0].prompt_logprobs, 160)
     assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean() + 1e-3
+
+
+def test_engine_with_a_cache_that_is_too_small(tmp_path, smollm2):
+    """Common beginnings, chunks and preemption, through all of the engine; the tokenizer is anyone's."""
+    checkpoint = save("arcee", tmp_path)
+    options = {
+        "max_model_len": 64,
+        "block_size": 4,
+        "num_gpu_blocks_override": 24,
+        "max_num_batched_tokens": 16,
+        "max_num_seqs": 4,
+    }
+    prompts = [prompt_of(21, 1) + prompt_of(2 + i, i) for i in range(6)]
+    with LLM(str(tmp_path), tokenizer=str(smollm2), dtype="float32", cpu_threads=1, **options) as llm:
+        params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+        results = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params)
+    for prompt, result in zip(prompts, results, strict=True):
+        assert list(result.outputs[0].token_ids) == checkpoint.greedy(prompt, 20)
+
+
+def test_tensors_of_no_use_are_named(tmp_path, load_worker, caplog):
+    save("helium", tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors") | {"model.mtp.weight": torch.zeros(2)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    load_worker(tmp_path)
+    assert "HeliumForCausalLM has no use for 1 tensors of the checkpoint: model.mtp.weight" in caplog.text
 
 
 @pytest.mark.parametrize(

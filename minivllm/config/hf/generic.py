@@ -16,13 +16,14 @@ _OTHER_PARTS = ("text_config", "vision_config", "audio_config", "speech_config",
 def generic(read: Reader) -> dict[str, Any]:
     """Fields of a `ModelSpec`; `ConfigError` for what has no chance."""
     _check(read)
+    hidden_size, num_heads = read.count("hidden_size", 1), read.count("num_attention_heads", 1)
     return {
         "vocab_size": read.count("vocab_size"),
-        "hidden_size": read.count("hidden_size", 1),
+        "hidden_size": hidden_size,
         "intermediate_size": 1,
-        "num_heads": 1,
-        "num_kv_heads": 1,
-        "head_dim": 1,
+        "num_heads": num_heads,
+        "num_kv_heads": read.count("num_key_value_heads", num_heads),
+        "head_dim": read.count("head_dim", max(1, hidden_size // num_heads)),
         "max_position_embeddings": next((read.count(name) for name in _LENGTHS if read.get(name)), _USUAL_LENGTH),
         "layers": (LayerSpec(rope=_rope(read)),) * read.count("num_hidden_layers", 1),
         "tie_word_embeddings": read.flag("tie_word_embeddings"),

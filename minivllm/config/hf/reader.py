@@ -8,8 +8,8 @@ from minivllm.errors import ConfigError
 # What the same field is called in other families.
 _ALIASES = {
     "hidden_size": ("n_embd", "d_model", "n_embed"),
-    "num_hidden_layers": ("n_layer", "n_layers"),
-    "num_attention_heads": ("n_head", "n_heads"),
+    "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
     "num_key_value_heads": ("num_kv_heads",),
     "max_position_embeddings": ("n_positions", "max_seq_len", "seq_length"),
     "intermediate_size": ("ffn_dim", "n_inner", "ffn_hidden_size"),

@@ -19,6 +19,7 @@ from minivllm.config.sections.model import ModelConfig
 from minivllm.errors import ConfigError
 from minivllm.model.transformers.attention import NAME, NOT_BY_INTERFACE, Unsupported
 
+transformers.utils.logging.set_verbosity_error()  # its hints are for those who write Python
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 
 

@@ -21,6 +21,9 @@ from minivllm.model.transformers.build import build, decoder_of, first_line, fix
 from minivllm.model.transformers.checkpoint import ConvertedSource
 from minivllm.model.transformers.modules import Kept, replace_modules, tie
 from minivllm.model.transformers.proof import ask, prove, texts_for
+from minivllm.utils.logging import get_logger
+
+logger = get_logger(__name__)
 
 
 class TransformersForCausalLM(CausalLM):
@@ -53,11 +56,17 @@ class TransformersForCausalLM(CausalLM):
             for path, layer in self._layers.items()
             for name, parameter in layer.parameters().items()
         }
-        return ConvertedSource(source, self._module, wanted)
+        found = ConvertedSource(source, self._module, wanted)
+        unused = [name for name in found.shapes() if name not in wanted and name not in self._module.all_tied_weights_keys]
+        ignored = self._module._keys_to_ignore_on_load_unexpected or ()
+        said = [name for name in unused if not any(re.search(pattern, name) for pattern in ignored)]
+        if said:
+            logger.warning("%s has no use for %d tensors of the checkpoint: %s", self.spec.architecture, len(said), _some(said))
+        return found
 
     def ignores(self, name: str) -> bool:
-        ignored = self._module._keys_to_ignore_on_load_unexpected or ()
-        return name in self._module.all_tied_weights_keys or any(re.search(pattern, name) for pattern in ignored)
+        """Only transformers knows what is of use, and it ignores the rest; `adapt` has said what that is."""
+        return True
 
     def loaded(self) -> None:
         for layer in self._layers.values():
@@ -106,6 +115,10 @@ class TransformersForCausalLM(CausalLM):
         ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=self._device)
         logits: Tensor = self._module(input_ids=ids, use_cache=False).logits
         return logits[0]
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 class _Given(nn.Module):
