@@ -130,6 +130,8 @@ class Row:
 class FakeWorker:
     """The worker's surface. Raises AssertionError where a real one would compute something else than was meant."""
 
+    max_in_flight = 1
+
     def __init__(self, config: EngineConfig):
         self.block_size = config.cache.block_size
         self.available_bytes = 4096
@@ -166,6 +168,10 @@ class FakeWorker:
 
     def shutdown(self):
         self.calls.append("shutdown")
+
+    def begin(self, plan: StepPlan):
+        result = self.execute(plan)
+        return lambda: result
 
     def execute(self, plan: StepPlan) -> StepResult:
         for slot in plan.freed_slots:

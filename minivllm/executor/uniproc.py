@@ -1,5 +1,7 @@
-"""One worker in this very process; `execute` returns when the step is done."""
+"""One worker in this very process; `execute` returns when the step is done, or where the device goes on by itself, when it has
+begun."""
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -12,14 +14,17 @@ from minivllm.worker.worker import Worker
 class UniprocExecutor(Executor):
     def __init__(self, config: EngineConfig):
         self._worker: Worker | None = Worker(config)
+        self.max_in_flight = self._worker.max_in_flight
 
     def execute(self, plan: StepPlan) -> "Future[StepResult]":
-        future: Future[StepResult] = Future()
+        step = _Step()
         try:
-            future.set_result(self._live_worker().execute(plan))
+            step.finish = self._live_worker().begin(plan)
         except Exception as e:
-            future.set_exception(e)
-        return future
+            step.set_exception(e)
+        if self.max_in_flight == 1:
+            step.end()
+        return step
 
     def call_all(self, method: str, *args: Any) -> list[Any]:
         return [getattr(self._live_worker(), method)(*args)]
@@ -36,3 +41,20 @@ class UniprocExecutor(Executor):
         if self._worker is None:
             raise RuntimeError("the executor was shut down")
         return self._worker
+
+
+class _Step(Future[StepResult]):
+    """Whoever asks for the result waits for the device."""
+
+    finish: Callable[[], StepResult] | None = None
+
+    def end(self) -> None:
+        if self.finish is not None and not self.done():
+            try:
+                self.set_result(self.finish())
+            except Exception as e:
+                self.set_exception(e)
+
+    def result(self, timeout: float | None = None) -> StepResult:
+        self.end()
+        return super().result(timeout)

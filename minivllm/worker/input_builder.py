@@ -5,6 +5,7 @@ from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from minivllm.messages.step import StepPlan
@@ -28,6 +29,7 @@ class InputBuilder:
         self._slots = slots
         self._block_size = block_size
         self._device = device
+        self.latest = LatestTokens(len(slots.num_tokens), device)
         self._has_types = has_types
         self._receive = receive
 
@@ -49,9 +51,10 @@ class InputBuilder:
         blocks = block_tables.table[token_slots, positions // self._block_size].astype(np.int64)
         num_blocks = -(-max(ends) // self._block_size)
         query_start = np.array(starts, dtype=np.int32)
+        known = self._slots.tokens[token_slots, positions].astype(np.int64)
         input_ids, positions_there, starts_there, context_lens, tables, slot_mapping, sample_rows = self._device.send(
             [
-                self._slots.tokens[token_slots, positions].astype(np.int64),
+                known,
                 positions,
                 query_start,
                 np.array(ends, dtype=np.int32),
@@ -61,7 +64,7 @@ class InputBuilder:
             ]
         )
         return ForwardInputs(
-            input_ids=input_ids if self._receive is None else self._receive(starts[-1]),
+            input_ids=self._receive(starts[-1]) if self._receive else self._known(input_ids, known),
             positions=positions_there,
             attention=AttentionMetadata(starts_there, context_lens, tables, slot_mapping),
             sample_rows=sample_rows,
@@ -70,9 +73,31 @@ class InputBuilder:
             token_types=self._token_types(plan, token_slots, positions) if self._has_types else None,
         )
 
+    def _known(self, input_ids: Tensor, here: npt.NDArray[np.int64]) -> Tensor:
+        """here: the ids as the host knows them."""
+        return self.latest.fill(input_ids) if self.latest.used and here.min() < 0 else input_ids
+
     def _token_types(self, plan: StepPlan, slots: npt.NDArray[np.int64], positions: npt.NDArray[np.int64]) -> Tensor | None:
         starts = {s.slot: self._slots.requests[s.slot].token_type_start for s in plan.scheduled}
         if not any(starts.values()):
             return None
         second = np.array([starts[slot] or positions.max() + 1 for slot in slots.tolist()])
         return self._device.send([(positions >= second).astype(np.int64)])[0]
+
+
+class LatestTokens:
+    """The newest token of each slot on the device, for the step that begins before the host knows it."""
+
+    def __init__(self, num_slots: int, device: Device):
+        self.used = device.overlaps
+        self._device = device
+        self._tokens = torch.zeros(num_slots, dtype=torch.int64, device=device.torch_name)
+
+    def put(self, slots: npt.NDArray[np.int64], tokens: Tensor) -> None:
+        """tokens: int64, one for each of the slots. What is an error instead becomes any: nobody will ask for what follows."""
+        (at,) = self._device.send([slots])
+        self._tokens[at] = tokens.clamp(min=0)
+
+    def fill(self, ids: Tensor) -> Tensor:
+        """The ids; those that are on their way stand there as RequestSlots.expect has them."""
+        return torch.where(ids < 0, self._tokens[(-1 - ids).clamp(min=0)], ids)

@@ -1,6 +1,6 @@
 """`PoolingRunner`: one step of a pooling model, from plan to result; the sibling of `ModelRunner`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import torch
@@ -28,7 +28,12 @@ class PoolingRunner:
         """Before the first step on new caches, unless operations are to run one by one."""
         self._graphs.capture(kv_caches, max_tokens, self._slots.block_tables.table.shape[1])
 
-    def execute(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> StepResult:
+    def begin(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> Callable[[], StepResult]:
+        """As in ModelRunner, but the step is done at once."""
+        result = self._execute(plan, kv_caches)
+        return lambda: result
+
+    def _execute(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> StepResult:
         self._slots.apply(plan)
         for slot in plan.freed_slots:
             self._states.pop(slot, None)

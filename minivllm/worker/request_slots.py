@@ -38,6 +38,16 @@ class RequestSlots:
             self.tokens[slot, at] = token
             self.num_tokens[slot] = at + 1
 
+    def expect(self, slot: int) -> int:
+        """A token is on its way; its place in the row, which until then says which slot is meant: -1 - slot."""
+        at = self.num_tokens[slot]
+        self.append(slot, -1 - slot)
+        return at
+
+    def settle(self, slot: int, at: int, token: int) -> None:
+        if at < self.tokens.shape[1]:
+            self.tokens[slot, at] = token
+
     def output(self, slot: int) -> np.ndarray:
         """Output tokens of the slot so far, a view."""
         return self.tokens[slot, self.requests[slot].num_prompt_tokens : self.num_tokens[slot]]

@@ -1,6 +1,6 @@
 """`StageRunner`: one step of a pipeline stage that is not the last; its hidden states go on, and nothing is sampled."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
@@ -22,8 +22,9 @@ class StageRunner:
         """Before the first step on new caches, unless operations are to run one by one."""
         self._graphs.capture(kv_caches, max_tokens, self._slots.block_tables.table.shape[1])
 
-    def execute(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> StepResult:
+    def begin(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> Callable[[], StepResult]:
+        """As in ModelRunner; there is nothing to wait for."""
         self._slots.apply(plan)
         if plan.scheduled:
             self._link.send(self._graphs.run(self._builder.build(plan), kv_caches))
-        return StepResult(plan.step_id, [])
+        return lambda: StepResult(plan.step_id, [])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 64  # bytes; kernels are compiled for addresses that are multiples of 16
-_BUFFERS = 2  # one may still be read while the next is written
+_BUFFERS = 4  # some may still be read while the next is written
 
 
 class Staging:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -57,6 +58,7 @@ class Worker:
         self._device = DEVICES[config.device.device](config.device, index, self._num_local)
         self._pool: KVPool | None = None
         self._runner: ModelRunner | PoolingRunner | StageRunner | None = None
+        self._ended = 0.0  # when the last step did
 
     def init_device(self) -> None:
         self._device.set_up()
@@ -107,8 +109,9 @@ class Worker:
             return PoolingRunner(graphs, slots, builder, Pooler(pooling, model, getattr(torch, config.model.dtype), dense))
         assert isinstance(model, CausalLM), "config.resolve makes pooling models of those that cannot generate"
         vocab_size = min(config.spec.vocab_size, config.generation.num_tokens or config.spec.vocab_size)
-        sampler = Sampler(ops.sampling, slots, config.scheduler.max_num_seqs, config.model.seed, vocab_size)
-        return ModelRunner(model, graphs, slots, builder, sampler, PromptLogprobs(ops.sampling, slots, model, vocab_size))
+        sampler = Sampler(ops.sampling, slots, self._device, config.scheduler.max_num_seqs, config.model.seed, vocab_size)
+        prompt_logprobs = PromptLogprobs(ops.sampling, slots, model, vocab_size)
+        return ModelRunner(model, graphs, slots, builder, sampler, prompt_logprobs)
 
     def kv_spec(self) -> KVSpec:
         return self._loaded_pool().spec(self._config.spec.sliding_window)
@@ -142,14 +145,30 @@ class Worker:
             self.execute(plan)
         return time.perf_counter() - begin
 
-    @torch.inference_mode()
+    @property
+    def max_in_flight(self) -> int:
+        """Steps that may begin before the first of them is finished."""
+        return 2 if self._device.overlaps else 1
+
     def execute(self, plan: StepPlan) -> StepResult:
         """One step. A request that fails alone has an error in its result; an exception means that the worker is broken."""
+        return self.begin(plan)()
+
+    @torch.inference_mode()
+    def begin(self, plan: StepPlan) -> Callable[[], StepResult]:
+        """As `execute`, in two parts: the function, to be called once and in the order of the steps, waits for the result."""
         assert self._runner is not None and self._pool is not None and self._pool.layers, "the worker is not ready"
-        begin = time.perf_counter()
-        result = self._runner.execute(plan, self._pool.layers)
-        result.seconds = time.perf_counter() - begin
-        return result
+        began = time.perf_counter()
+        finish = self._runner.begin(plan, self._pool.layers)
+
+        def wait() -> StepResult:
+            result = finish()
+            ended = time.perf_counter()
+            result.seconds = ended - max(began, self._ended)  # not the time in which the step before was computed
+            self._ended = ended
+            return result
+
+        return wait
 
     def check_health(self) -> None:
         """A CPU worker is healthy as long as its process is."""

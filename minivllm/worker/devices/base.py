@@ -31,6 +31,7 @@ class Device(ABC):
     torch_name: str  # as in torch.device(...)
     captures: bool = False  # whether `capture` works
     shared: bool = False  # whether all workers on a machine take from the same memory
+    overlaps: bool = False  # whether the host may plan and begin a step while the device is busy with the one before
     warm_up_lengths: Sequence[int] = ()  # of prompts that the first requests must not be the first to try
 
     @abstractmethod
@@ -59,6 +60,11 @@ class Device(ABC):
     def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
         """The arrays of a step on the device, of the same shapes and types."""
         return [torch.from_numpy(array) for array in arrays]
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+        """Begin to bring tensors to the host, behind all that is begun; the function waits for that, and for nothing later."""
+        found = list(tensors)
+        return lambda: found
 
     def capture(self, function: Callable[[], Tensor]) -> Captured:
         """`function` made repeatable. It must neither wait for the device nor read what is on it."""

@@ -20,6 +20,7 @@ _LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128)  # of prompts for which different kerne
 class CudaDevice(Device):
     torch_name = "cuda"
     captures = True
+    overlaps = True
     warm_up_lengths = _LENGTHS
 
     def __init__(self, config: DeviceConfig, index: int = 0, count: int = 1):
@@ -62,6 +63,17 @@ class CudaDevice(Device):
 
     def send(self, arrays: Sequence[np.ndarray]) -> list[Tensor]:
         return self._staging.send(arrays)
+
+    def fetch(self, tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
+        copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in tensors]
+        event = torch.cuda.Event()
+        event.record()
+
+        def wait() -> list[Tensor]:
+            event.synchronize()
+            return copies
+
+        return wait
 
     def capture(self, function: Callable[[], Tensor]) -> Captured:
         """Run once on a stream of its own, which compiles what there is to compile, then record."""

@@ -1,5 +1,7 @@
 """`Sampler`: one next token for each row of logits. A new sampling feature is a stage in its own file and a line in STAGES."""
 
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -10,11 +12,12 @@ from torch import Tensor
 
 from minivllm.kernels.reference.sampling import BROKEN, NOTHING_LEFT
 from minivllm.messages.step import StepPlan, TokenLogprobs
+from minivllm.worker.devices.base import Device
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.bans import AllowedTokens, BadWords, MinTokens
 from minivllm.worker.sampling.grammar_mask import GrammarMasks
 from minivllm.worker.sampling.logit_bias import LogitBias
-from minivllm.worker.sampling.logprobs import gather_logprobs
+from minivllm.worker.sampling.logprobs import entries_of, find_logprobs
 from minivllm.worker.sampling.penalties import Penalties
 from minivllm.worker.sampling.slot_params import SlotParams
 from minivllm.worker.sampling.stage import SamplingBatch, Stage
@@ -48,10 +51,11 @@ class _Ways:
 
 
 class Sampler:
-    def __init__(self, op: ModuleType, slots: RequestSlots, num_slots: int, seed: int | None, vocab_size: int):
+    def __init__(self, op: ModuleType, slots: RequestSlots, device: Device, num_slots: int, seed: int | None, vocab_size: int):
         """op: the kernels' `sampling`; columns of the logits beyond `vocab_size` are padding, which is never chosen."""
         self._op = op
         self._slots = slots
+        self._device = device
         self._vocab_size = vocab_size
         self._params = SlotParams(num_slots, seed)
         self._stages = [stage() for stage in STAGES]
@@ -70,8 +74,9 @@ class Sampler:
                 stage.add(new)
         self._masks.start_step(plan)
 
-    def sample(self, logits: Tensor, slots: list[int]) -> list[Sampled]:
-        """logits: [rows, columns] of any float type, not changed; slots: of the rows. The caller appends the tokens."""
+    def sample(self, logits: Tensor, slots: list[int], settle: Callable[[], None]) -> "Choice":
+        """logits: [rows, columns] of any float type, not changed; slots: of the rows. `settle` is called if tokens that are on
+        their way must be known first. The caller appends the tokens."""
         num_outputs = self._slots.num_outputs(slots)
         seeds = np.empty((len(slots), 2), dtype=np.int64)
         seeds[:, 0] = self._params.seeds[slots]
@@ -79,13 +84,25 @@ class Sampler:
         masks = self._masks.rows(slots, min(self._vocab_size, logits.shape[1]))
         ways = _Ways(self._params.numbers[slots], seeds, masks)
         changed = self._rows_to_change(slots, num_outputs)
+        if changed:
+            settle()
         tokens = self._choose_apart(logits, slots, changed, ways)
-        for row in changed:
-            for stage in self._stages:
-                stage.accept(slots[row], tokens[row])
+        groups = self._logprob_groups(slots) if self._params.logprobs else []
+        found = [tensor for group in groups for tensor in self._find_logprobs(logits, tokens, *group)]
+        return Choice(tokens, slots, changed, [rows for _, rows in groups], self._device.fetch([tokens, *found]))
+
+    def finish(self, choice: "Choice", gone: AbstractSet[int]) -> list[Sampled]:
+        """What was chosen, once. `gone`: slots that belong to other requests by now, or to none."""
+        chosen, *found = choice.fetched()
+        tokens = chosen.tolist()
+        for row in choice.changed:
+            if choice.slots[row] not in gone:
+                for stage in self._stages:
+                    stage.accept(choice.slots[row], tokens[row])
         results = [Sampled(token) if token >= 0 else Sampled(token, None, *ERRORS[token]) for token in tokens]
-        if self._params.logprobs:
-            self._add_logprobs(logits, slots, results)
+        for at, rows in enumerate(choice.groups):
+            for row, entry in zip(rows, entries_of(found[3 * at : 3 * at + 3]), strict=True):
+                results[row].logprobs = None if results[row].error else entry
         return results
 
     def _rows_to_change(self, slots: list[int], num_outputs: list[int]) -> list[int]:
@@ -96,26 +113,26 @@ class Sampler:
         return [row for row, (slot, num_output) in rows if any(stage.is_due(slot, num_output) for stage in stages)]
 
     def _choose(self, logits: Tensor, rows: Tensor | None, ways: _Ways) -> Tensor:
-        arrays = (ways.params, ways.seeds, ways.masks)
-        args = [None if array is None else torch.from_numpy(array).to(logits.device) for array in arrays]
-        return self._op.choose(logits[:, : self._vocab_size], rows, *args)
+        params, seeds, *masks = self._device.send([ways.params, ways.seeds, *([] if ways.masks is None else [ways.masks])])
+        return self._op.choose(logits[:, : self._vocab_size], rows, params, seeds, *masks)
 
-    def _choose_apart(self, logits: Tensor, slots: list[int], changed: list[int], ways: _Ways) -> list[int]:
+    def _choose_apart(self, logits: Tensor, slots: list[int], changed: list[int], ways: _Ways) -> Tensor:
         """Some rows are chosen from after the stages have changed an fp32 copy of them, the others as they are."""
         if not changed:
-            return self._choose(logits, None, ways).tolist()
+            return self._choose(logits, None, ways)
         wide = self._wide_copy(logits, changed)
         outputs = [self._slots.output(slots[row]) for row in changed]
         batch = SamplingBatch(self._op, wide, [slots[row] for row in changed], outputs)
         for stage in self._stages:
             stage.apply(batch)
-        tokens = np.empty(len(slots), dtype=np.int64)
-        tokens[changed] = self._choose(wide, None, ways.of(changed)).numpy(force=True)
         rest = np.delete(np.arange(len(slots)), changed)
-        if len(rest):
-            rows = torch.from_numpy(rest).to(logits.device)
-            tokens[rest] = self._choose(logits, rows, ways.of(rest)).numpy(force=True)
-        return tokens.tolist()
+        if not len(rest):
+            return self._choose(wide, None, ways)
+        rows, others = self._device.send([np.array(changed), rest])
+        tokens = torch.empty(len(slots), dtype=torch.int64, device=logits.device)
+        tokens[rows] = self._choose(wide, None, ways.of(changed))
+        tokens[others] = self._choose(logits, others, ways.of(rest))
+        return tokens
 
     def _wide_copy(self, logits: Tensor, rows: list[int]) -> Tensor:
         if len(self._copy) < len(rows):
@@ -123,13 +140,26 @@ class Sampler:
         copy = self._copy[: len(rows)]
         return copy.copy_(logits if len(rows) == len(logits) else logits[rows])
 
-    def _add_logprobs(self, logits: Tensor, slots: list[int], results: list[Sampled]) -> None:
-        rows_of: dict[int, list[int]] = {}  # by number of alternatives, so that many of one request cost the others nothing
+    def _logprob_groups(self, slots: list[int]) -> list[tuple[int, list[int]]]:
+        """Rows by number of alternatives, so that many of one request cost the others nothing."""
+        rows_of: dict[int, list[int]] = {}
         for row, slot in enumerate(slots):
-            if slot in self._params.logprobs and results[row].error is None:
+            if slot in self._params.logprobs:
                 rows_of.setdefault(self._params.logprobs[slot], []).append(row)
-        for wanted, rows in rows_of.items():
-            tokens = [results[row].token for row in rows]
-            entries = gather_logprobs(self._op, logits, rows, tokens, wanted, self._vocab_size)
-            for row, entry in zip(rows, entries, strict=True):
-                results[row].logprobs = entry
+        return list(rows_of.items())
+
+    def _find_logprobs(self, logits: Tensor, tokens: Tensor, wanted: int, rows: list[int]) -> tuple[Tensor, Tensor, Tensor]:
+        (at,) = self._device.send([np.array(rows)])
+        # What is no token but an error has no entry; any token will do.
+        return find_logprobs(self._op, logits, at, tokens[at].clamp(min=0), wanted, self._vocab_size)
+
+
+@dataclass(slots=True)
+class Choice:
+    """Tokens that were chosen, perhaps on their way to the host."""
+
+    tokens: Tensor  # int64 [rows], on the device; BROKEN and NOTHING_LEFT among them
+    slots: list[int]
+    changed: list[int]  # rows that stages have changed
+    groups: list[list[int]]  # rows that want logprobs, as they were found
+    fetched: Callable[[], list[Tensor]]  # the tokens, then three tensors for each group

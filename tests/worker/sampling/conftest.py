@@ -5,9 +5,11 @@ from dataclasses import dataclass, field
 import pytest
 import torch
 
+from minivllm.config.sections.device import DeviceConfig
 from minivllm.kernels import ops_for
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.step import NewSlot, StepPlan, TokenMask
+from minivllm.worker.devices.cpu import CpuDevice
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.sampler import Sampled, Sampler
 
@@ -23,7 +25,7 @@ class Bench:
 
     def __post_init__(self):
         op = ops_for("cpu", use_extension=self.extension).sampling
-        self.sampler = Sampler(op, self.slots, NUM_SLOTS, None, self.vocab_size)
+        self.sampler = Sampler(op, self.slots, CpuDevice(DeviceConfig()), NUM_SLOTS, None, self.vocab_size)
 
     def add(self, slot: int, params: SamplingParams, prompt=(1,), output=(), eos=(), bad_words=()) -> None:
         new = NewSlot(
@@ -37,7 +39,8 @@ class Bench:
         """As the model runner does: tokens are appended. `masks`: by slot, the only tokens that may come."""
         bits = [TokenMask(slot, _bits(allowed, logits.shape[1])) for slot, allowed in (masks or {}).items()]
         self.sampler.start_step(StepPlan(0, [], [], [], bits))
-        results = self.sampler.sample(logits.clone(), slots)
+        choice = self.sampler.sample(logits.clone(), slots, lambda: None)
+        results = self.sampler.finish(choice, set())
         for slot, result in zip(slots, results, strict=True):
             if result.error is None:
                 self.slots.append(slot, result.token)
