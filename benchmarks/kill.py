@@ -27,7 +27,7 @@ from served import served
 LIMIT = 5.0  # seconds
 CLIENTS = 4
 # A word on the command line of such a process.
-KINDS = {"core": "minivllm.core.process"}
+KINDS = {"core": "minivllm.core.process", "worker": "minivllm.executor.worker_process", "ray": "ray::RayWorker"}
 
 
 @dataclass
