@@ -50,7 +50,7 @@ def run_agent(
     messages: list[Any] = [{"role": "user", "content": question}]
     called: list[Any] = []
     while True:
-        fields = {"messages": messages, "tools": TOOLS, "temperature": 0, "max_tokens": 60} | options
+        fields = {"messages": messages, "tools": TOOLS, "temperature": 0, "max_tokens": 40} | options
         if stream:
             with sdk.chat.completions.stream(**fields) as events:
                 choice = events.get_final_completion().choices[0]
@@ -88,7 +88,7 @@ def test_required_tool(qwen: Any) -> None:
 
 def test_named_tool_and_plain_answers(qwen: Any) -> None:
     sdk = client(qwen)
-    fields: dict[str, Any] = {"model": "qwen", "tools": TOOLS, "temperature": 0, "max_tokens": 40}
+    fields: dict[str, Any] = {"model": "qwen", "tools": TOOLS, "temperature": 0, "max_tokens": 32}
     hello = [{"role": "user", "content": "Write one sentence about the sea."}]
     choice = sdk.chat.completions.create(messages=hello, tool_choice="none", **fields).choices[0]
     assert choice.message.tool_calls is None and "sea" in choice.message.content.lower()
@@ -113,7 +113,7 @@ def test_streamed_calls_are_the_whole_ones(server: Any) -> None:
         "tools": [WEATHER],
         "tool_choice": "required",
         "temperature": 0,
-        "max_tokens": 60,
+        "max_tokens": 32,
     }
     whole = sdk.chat.completions.create(**fields).choices[0]
     calls: list[list[str]] = []
