@@ -7,7 +7,7 @@ import asyncio
 import json
 import re
 import struct
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -142,6 +142,7 @@ class FakeEngine:
         priority: int = 0,
         arrival_time: float | None = None,
         timeout: float | None = None,
+        enough: Set[int] = frozenset(),
     ) -> AsyncGenerator[RequestOutput, None]:
         await self.check_health()
         ids = prompt["prompt_token_ids"]
@@ -156,6 +157,10 @@ class FakeEngine:
         try:
             async for output in self._run(ids, sampling_params, request_id):
                 yield output
+                if len(enough) == sampling_params.n and not output.finished:
+                    ends = [CompletionOutput(index, finish_reason="stop") for index in enough]
+                    yield RequestOutput(request_id, None, ids, None, ends, True)
+                    break
             finished = True
         finally:
             self.running.remove(request_id)

@@ -1,7 +1,7 @@
 """`AsyncLLMEngine`: the engine as the HTTP server sees it. One per process; all of it runs on one event loop."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from time import monotonic
@@ -101,8 +101,11 @@ class AsyncLLMEngine:
         priority: int = 0,
         arrival_time: float | None = None,
         timeout: float | None = None,
+        enough: Set[int] = frozenset(),
     ) -> AsyncGenerator[RequestOutput, None]:
         """Outputs as they come, by `sampling_params.output_kind`. Closing the generator aborts the request.
+
+        A choice whose index the caller has put into `enough` by its next call ends there, with finish reason "stop".
 
         After `timeout` seconds from its arrival it ends with finish reason "timeout"; `DeadlineError` if it has no token.
 
@@ -118,7 +121,7 @@ class AsyncLLMEngine:
             await self._client.call_once("set_tokenizer", self._inputs.grammar_facts)
         core_id = self._core_id(request_id)
         request = self._inputs.process(core_id, tokenized, sampling_params, priority, arrival_time)
-        async with aclosing(self._run(request_id, tokenized.text, request, timeout)) as outputs:
+        async with aclosing(self._run(request_id, tokenized.text, request, timeout, enough)) as outputs:
             async for output in outputs:
                 yield cast(RequestOutput, output)
 
@@ -247,7 +250,7 @@ class AsyncLLMEngine:
         return f"{request_id}#{self._num_requests}"
 
     async def _run(
-        self, request_id: str, text: str | None, request: EngineRequest, timeout: float | None
+        self, request_id: str, text: str | None, request: EngineRequest, timeout: float | None, enough: Set[int] = frozenset()
     ) -> AsyncGenerator[RequestOutput | PoolingRequestOutput[PoolingOutput], None]:
         if self.dead_error is not None:
             raise self.dead_error
@@ -263,6 +266,8 @@ class AsyncLLMEngine:
                 yield output
                 if output.finished:
                     return
+                if enough:
+                    self._abort(self._outputs.end_choices(stream, enough))
         finally:
             if timer is not None:
                 timer.cancel()

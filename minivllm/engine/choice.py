@@ -78,7 +78,7 @@ class Choice:
         return False
 
     def end(self, reason: str) -> None:
-        """End from outside: "abort" or "error". Text that was held back comes out."""
+        """End from outside. Text that was held back comes out."""
         if self.finish_reason is None:
             self.finish_reason = reason
             self.dirty = True

@@ -1,6 +1,6 @@
 """`OutputProcessor`: the core's batches of token outputs → the streams of user requests, and the metrics of it all."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import monotonic
 
 from minivllm.engine.choice import Choice
@@ -82,6 +82,14 @@ class OutputProcessor:
     def drop_all(self) -> list[str]:
         return [core_id for stream in list(self._streams) for core_id in self._close(stream, "abort")]
 
+    def end_choices(self, stream: RequestStream, indices: Iterable[int]) -> list[str]:
+        """The reader wants no more of these choices: they end as if the model had stopped. Returns ids to abort."""
+        core_ids = self._streams.get(stream, ())
+        aborts = self._end_all(stream, [core_ids[index] for index in indices if core_ids], "stop")
+        if stream.finished:
+            self._streams.pop(stream, None)
+        return aborts
+
     def expire(self, stream: RequestStream) -> list[str]:
         """Its time is up: what it has so far is its answer, and an error if that is nothing. Returns ids to abort."""
         if not any(choice.num_tokens for choice in stream.choices):
@@ -116,8 +124,12 @@ class OutputProcessor:
         return aborts
 
     def _close(self, stream: RequestStream, reason: str) -> list[str]:
+        return self._end_all(stream, self._streams.pop(stream, ()), reason)
+
+    def _end_all(self, stream: RequestStream, core_ids: Iterable[str], reason: str) -> list[str]:
+        """Those of the choices that have not ended yet; returns their ids."""
         now, aborts = monotonic(), []
-        for core_id in self._streams.pop(stream, ()):
+        for core_id in core_ids:
             entry = self._choices.pop(core_id, None)
             if entry is not None:
                 _, choice, child = entry

@@ -168,6 +168,19 @@ def test_closing_the_generator_aborts(run_engine, core):
     run_engine(test)
 
 
+def test_a_reader_may_have_enough_of_a_choice(run_engine, core):
+    async def test(engine, client):
+        params = SamplingParams(max_tokens=20, n=2, temperature=1.0, output_kind=DELTA)
+        enough, ends = set(), {}
+        async for output in engine.generate("x", params, "r", enough=enough):
+            ends |= {choice.index: choice.finish_reason for choice in output.outputs}
+            enough.add(0)
+        assert ends == {0: "stop", 1: "length"} and output.finished
+        assert core.aborted == [core.added[0].request_id] and not core.running and engine.num_running_requests == 0
+
+    run_engine(test)
+
+
 def test_abort_by_id(run_engine, core):
     async def test(engine, client):
         streams = [engine.generate("The", SamplingParams(max_tokens=50), "same") for _ in range(2)]

@@ -9,11 +9,10 @@ import msgspec
 from minivllm.entrypoints.chat.grammar import constrain
 from minivllm.entrypoints.chat.prompt import ChatPrompts, encode
 from minivllm.entrypoints.chat.request import ChatRequest
-from minivllm.entrypoints.chat.tool_choice import ToolUse
 from minivllm.errors import ClientError, ServerError
 from minivllm.messages.output import CompletionOutput, Logprob, RequestOutput
 from minivllm.messages.prompt import TokensPrompt
-from minivllm.messages.sampling_params import SamplingParams
+from minivllm.messages.sampling_params import OutputKind, SamplingParams
 from minivllm.messages.structured_outputs import StructuredOutputsParams
 from minivllm.text.parsers.events import ChatEvent, Finish, ReasoningDelta, TextDelta
 from minivllm.text.parsers.parser import OutputParser
@@ -56,10 +55,12 @@ class ChatSessions:
                 show_special=not params.skip_special_tokens,
             )
 
+        if use is not None and not use.parallel:  # the end of its one call must be seen when it comes
+            params = msgspec.structs.replace(params, output_kind=OutputKind.DELTA)
         params = msgspec.structs.replace(
             params,
             shown_special_ids=self.dialect.mark_ids(with_calls=use is not None) if params.skip_special_tokens else [],
-            structured_outputs=self._constrain(use, params.structured_outputs, text),
+            structured_outputs=self._constrain(request, text),
         )
         return ChatSession(
             self._engine,
@@ -72,12 +73,12 @@ class ChatSessions:
             request.include_reasoning,
         )
 
-    def _constrain(
-        self, use: ToolUse | None, given: StructuredOutputsParams | None, prompt: str
-    ) -> StructuredOutputsParams | None:
-        layout = self.dialect.calls.layout
+    def _constrain(self, request: ChatRequest, prompt: str) -> StructuredOutputsParams | None:
+        layout, use, form = self.dialect.calls.layout, request.tool_use, request.sampling_params.structured_outputs
         assert layout is not None
-        form = constrain(use, layout, given)
+        # Where answers are messages with headers, the one to go on with has its header.
+        if not (layout.answer and request.continue_final_message):
+            form = constrain(use, layout, form)
         gate = self.dialect.gate(prompt)
         if form is None or gate is None:
             return form
@@ -105,7 +106,8 @@ class ChatSession:
         make_parser: MakeParser = lambda index: None,
         include_reasoning: bool = True,
     ):
-        self._outputs = engine.generate(prompt, params, request_id, priority=priority, timeout=timeout)
+        self._enough: set[int] = set()  # choices that have all the calls they may have
+        self._outputs = engine.generate(prompt, params, request_id, priority=priority, timeout=timeout, enough=self._enough)
         self._tokenizer = engine.tokenizer
         self._parsers = [make_parser(index) for index in range(params.n)]
         self._include_reasoning = include_reasoning
@@ -141,6 +143,8 @@ class ChatSession:
         events = parser.feed(choice.text) if choice.text else []
         if choice.finish_reason is not None:
             events += parser.finish()
+        elif parser.writer.is_full:
+            self._enough.add(choice.index)
         if not self._include_reasoning:
             events = [event for event in events if not isinstance(event, ReasoningDelta)]
         if choice.token_ids:

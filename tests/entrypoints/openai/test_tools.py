@@ -110,8 +110,9 @@ def test_logprobs_are_those_of_the_tokens(client: Client, engine: FakeEngine) ->
 
 
 def test_one_call_only(client: Client, engine: FakeEngine) -> None:
-    message = ask(client, parallel_tool_calls=False)["choices"][0]["message"]
-    assert [call["function"]["name"] for call in message["tool_calls"]] == ["get_weather"]
+    reply = ask(client, parallel_tool_calls=False)
+    assert [call["function"]["name"] for call in reply["choices"][0]["message"]["tool_calls"]] == ["get_weather"]
+    assert reply["usage"]["completion_tokens"] == 11  # the answer ends where the call does
     parts, reason = deltas(client, parallel_tool_calls=False)
     assert reason == "tool_calls" and [part["tool_calls"][0]["index"] for part in parts if "tool_calls" in part] == [0, 0, 0]
     # A call too many that is cut off is none of the client's concern.
