@@ -4,6 +4,7 @@ Both notations are read: `{"structures": […], "triggers": […]}`, and the tre
 """
 
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,7 @@ class StructuralTag:
             "tag": lambda: self._tag(element, 0),
             "triggered_tags": lambda: self._triggered(element, after),
             "tags_with_separator": lambda: self._separated(element),
+            "text_or_tags": lambda: self._text_or_tags(element, after),
         }
         kind = element.get("type") if isinstance(element, dict) else None
         if kind not in makers:
@@ -95,6 +97,11 @@ class StructuralTag:
         self._rules.append(f"{name}{'[lazy]' if lazy else ''}: {body}")
         return name
 
+    def _terminal(self, body: str) -> str:
+        name = f"TERMINAL_{len(self._rules)}"
+        self._rules.append(f"{name}: {body}")
+        return name
+
     def _either(self, bodies: list[str]) -> str:
         return self._rule(" | ".join(bodies))
 
@@ -142,6 +149,27 @@ class StructuralTag:
         more = "" if element.get("stop_after_first") else f" ({self._literal(_text(element, 'separator', empty=True))} {tag})*"
         return f"({tag}{more}){'' if element.get('at_least_one') else '?'}"
 
+    def _text_or_tags(self, element: dict[str, Any], after: str | None) -> str:
+        """One of the tags, or text that begins like none of them. Behind the first of `marks` a tag may come later, too."""
+        if after is not None:
+            raise ValueError("nothing may follow text_or_tags, since its text is free")
+        begins, bodies = [], []
+        for tag in _list(element, "tags"):
+            begin = _text(tag, "begin")
+            begins.append(_spaced(begin))
+            bodies.append(f"{self._terminal(begins[-1])} {self._tag(tag, len(begin))}")
+        tags = self._either(bodies)
+        marks = _list(element, "marks", str) if "marks" in element else ["", ""]
+        if len(marks) != 2:
+            raise ValueError("`marks` must be two texts")
+        opening, closing = map(self._literal, marks)
+        banned = f"({' | '.join(begins)}) TEXT"
+        if opening.startswith('"') and opening != '""':  # no special token: it would pass for text
+            banned += f" | TEXT {opening} TEXT"
+        text = self._terminal(f"TEXT & ~({banned})")
+        later = [f"{text} {opening} {tags} {closing}"] if opening.startswith("<") else []
+        return self._either([tags, text, *later])
+
 
 def _from_structure(structure: dict[str, Any]) -> dict[str, Any]:
     content = {"type": "json_schema", "json_schema": structure.get("schema")}
@@ -156,6 +184,12 @@ def _begin(element: Any) -> str:
 
 def _find(text: str, name: str) -> int:
     return text.find(name) if name else len(text)
+
+
+def _spaced(text: str) -> str:
+    """A terminal for the text with any white space around its words and signs."""
+    parts = [re.escape(part).replace("/", r"\/") for part in re.findall(r"\w+|[^\w\s]", text)]
+    return "/" + "".join(rf"\s*{part}" for part in parts) + "/"
 
 
 def _text(element: Any, name: str, empty: bool = False) -> str:

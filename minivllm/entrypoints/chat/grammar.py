@@ -1,6 +1,7 @@
 """`ToolUse` → the form that the answer must have, in the model's own way of writing calls. Used by `ChatSessions`."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -15,15 +16,13 @@ Element = dict[str, Any]  # of a structural tag
 
 # Keywords that grammars cannot keep to. Only a strict tool insists on them, and is refused for that.
 _LOOSE = {"uniqueItems", "not", "if", "then", "else", "contains", "propertyNames", "dependentRequired", "dependentSchemas"}
+_FREE: Element = {"type": "any_text"}
 _COMBINED = ("allOf", "anyOf", "oneOf")
 _NAMES_TO_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
 
 
 def constrain(use: ToolUse | None, layout: Layout, given: StructuredOutputsParams | None) -> StructuredOutputsParams | None:
-    """What the answer must be like; `given` is what the user asks of it where it is no call. None: anything.
-
-    Where calls cannot be told from text while it is generated, tools are strict only if calls are required.
-    """
+    """What the answer must be like; `given` is what the user asks of it where it is no call. None: anything."""
     if use is not None and use.required:
         return _make(_calls(use, layout))
     if given is not None:
@@ -33,14 +32,49 @@ def constrain(use: ToolUse | None, layout: Layout, given: StructuredOutputsParam
                 raise ClientError(f"{message}leave out this field or `tools`.", param=given.blamed_field)
             return _make({"type": "or", "elements": [_calls(use, layout), _answer(given, layout)]}, given)
         return _make(_answer(given, layout), given) if layout.answer and given.kind != "structural_tag" else given
-    if use is None or layout.trigger is None or not any(tool.strict for tool in use.tools):
+    if use is None or not any(tool.strict for tool in use.tools):
         return None
+    if layout.answer:
+        return _make(_messages(use, layout))
+    if layout.trigger is None:
+        return _make(_text_or_calls(use, layout))
     if layout.begin:
         tags = [{"type": "tag", "begin": layout.begin, "content": _list(use, layout), "end": layout.end}]
     else:
         tags = _tags(use, layout)
     is_last = bool(layout.begin) or not use.parallel
     return _make({"type": "triggered_tags", "triggers": [layout.trigger], "tags": tags, "stop_after_first": is_last})
+
+
+def _messages(use: ToolUse, layout: Layout) -> Element:
+    """Any messages, and a last one that calls, or does not."""
+    before = [_message(begin, end) for begin, end in layout.messages]
+    calls = _tags(use, layout)
+    if layout.other_call is not None:
+        calls += _tags(use, replace(layout, call=layout.other_call))
+    begins = [layout.answer, *(begin for begin, _ in layout.messages)]
+    last = [{"type": "sequence", "elements": [_text(begin), _FREE]} for begin in begins]
+    return {"type": "sequence", "elements": [_run(before), {"type": "or", "elements": [*calls, *last]}]}
+
+
+def _message(begin: str, end: str) -> Element:
+    return {"type": "tag", "begin": begin, "content": _FREE, "end": end}
+
+
+def _text_or_calls(use: ToolUse, layout: Layout) -> Element:
+    """The first call takes the beginning of the list along: from there on, the answer is no other text."""
+    tags = []
+    for tag in _tags(use, layout):
+        more = [{**other, "begin": layout.separator + other["begin"]} for other in _tags(use, layout)]
+        calls = [{**tag, "begin": ""}, *([_run(more)] if use.parallel and layout.parallel else [])]
+        content = {"type": "sequence", "elements": calls}
+        tags.append({"type": "tag", "begin": layout.begin + tag["begin"], "content": content, "end": layout.end})
+    return {"type": "text_or_tags", "tags": tags, **({"marks": layout.marks} if layout.marks is not None else {})}
+
+
+def _run(tags: list[Element]) -> Element:
+    """Any number of them, one after the other."""
+    return {"type": "tags_with_separator", "tags": tags, "separator": "", "at_least_one": False}
 
 
 def _make(element: Element, manner: StructuredOutputsParams | None = None) -> StructuredOutputsParams:
@@ -171,7 +205,7 @@ def _arguments(schema: dict[str, Any], layout: Layout) -> Element:
 
 
 def _optional(tags: list[Element]) -> Element:
-    return {"type": "tags_with_separator", "tags": tags, "separator": "", "at_least_one": False, "stop_after_first": True}
+    return {**_run(tags), "stop_after_first": True}
 
 
 def _value(schema: Any, layout: Layout) -> Element:
@@ -180,4 +214,4 @@ def _value(schema: Any, layout: Layout) -> Element:
     choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
     if any(choices):
         return {"type": "or", "elements": [_text(choice) for choice in choices if choice]}
-    return {"type": "any_text"}
+    return _FREE

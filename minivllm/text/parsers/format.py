@@ -38,9 +38,11 @@ class Layout:
     raw_texts: bool = False  # arguments that are texts stand there without quotes
     numbered: bool = False  # a colon and a number follow the name
     parallel: bool = True  # there may be several
-    # The text with which calls begin. None: they cannot be told from other text while it is generated.
-    trigger: str | None = None
+    trigger: str | None = None  # the text with which calls begin; None: they can only begin an answer, or a message of it
+    marks: tuple[str, str] | None = None  # that may stand around all of them then, behind other text
     answer: str = ""  # what stands before an answer that is no call
+    messages: tuple[tuple[str, str], ...] = ()  # those that may come before it: what stands before and behind each
+    other_call: tuple[str, str, str] | None = None  # another way to write `call`
 
     def write(self, name: str, arguments: Mapping[str, Any], number: int = 0) -> str:
         """One call as the model writes it, without what stands around all of them."""

@@ -95,6 +95,45 @@ def test_each_format(each: Format, smollm2: Path) -> None:
     assert not any(allows(smollm2, both, text) for text in [*wrong, "Hello"])
 
 
+ONE = '[get_weather(city="Paris")]'
+HEAD = "<|channel|>commentary to=functions.{} <|constrain|>json<|message|>"
+REST = "<|message|>Hm, to=functions.x<|end|><|start|>assistant"
+THOUGHT, PREAMBLE = f"<|channel|>analysis{REST}", f"<|channel|>commentary{REST}"
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        (
+            "pythonic",
+            [
+                "Hello", "[1, 2]", "[get_weather] is one [get_weather()", ONE, f"\n{ONE}", ONE[:-1] + ", now(), add(a=1)]",
+                f"Well.<|python_start|>{ONE}<|python_end|>",
+            ],
+            ["[get_weather(city=3)]", "[ get_weather (city=3)]", "[now(), other()]", f"{ONE} Well.", "[get_weather("],
+        ),
+        (
+            "gpt_oss",
+            [
+                "<|channel|>final<|message|>Hello to=functions.other", f"{PREAMBLE}<|channel|>final<|message|>Hello",
+                THOUGHT + PREAMBLE + HEAD.format("now") + "{}", "<|channel|>commentary<|message|>Hello",
+                ' to=functions.add<|channel|>commentary <|constrain|>json<|message|>{"a": 1}',
+            ],
+            [
+                HEAD.format("other") + "{}", PREAMBLE + HEAD.format("now") + '{"x": 1}', HEAD.format("add") + '{"a": ""}',
+                " to=functions.other<|channel|>commentary <|constrain|>json<|message|>{}", "Hello",
+            ],
+        ),
+    ],
+)  # fmt: skip
+def test_strict_calls_without_a_mark(name: str, right: list[str], wrong: list[str], smollm2: Path) -> None:
+    """They begin an answer, or a message of it: what begins otherwise is free."""
+    strict = form(next(each for each in CALLING if each.names[0] == name))
+    assert strict is not None
+    assert [text for text in right if not allows(smollm2, strict, text)] == []
+    assert [text for text in wrong if allows(smollm2, strict, text)] == []
+
+
 def test_no_grammar_without_need() -> None:
     for each in CALLING:
         assert each.layout is not None

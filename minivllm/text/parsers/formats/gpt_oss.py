@@ -9,8 +9,10 @@ GPT_OSS = Format(
     own_marks=MARKS,
     layout=Layout(
         call=("<|channel|>commentary to=functions.", " <|constrain|>json<|message|>", ""),
+        other_call=(" to=functions.", "<|channel|>commentary <|constrain|>json<|message|>", ""),
         parallel=False,
         answer="<|channel|>final<|message|>",
+        messages=tuple((f"<|channel|>{name}<|message|>", "<|end|><|start|>assistant") for name in ("analysis", "commentary")),
     ),
     reasoning=Reasoning(starts=("<|channel|>analysis<|message|>",), ends=("<|end|>",), gate="<|end|><|start|>assistant"),
     seen_in=("<|channel|>",),

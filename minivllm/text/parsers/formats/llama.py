@@ -13,6 +13,14 @@ LLAMA3_JSON = Format(
 PYTHONIC = Format(
     names=("pythonic", "llama4_pythonic"),
     calls=PythonCalls(starts=("<|python_start|>",), ends=("<|python_end|>",)),
-    layout=Layout(begin="[", call=("", "(", ")"), separator=", ", end="]", argument=("", "=", ""), argument_separator=", "),
+    layout=Layout(
+        begin="[",
+        call=("", "(", ")"),
+        separator=", ",
+        end="]",
+        argument=("", "=", ""),
+        argument_separator=", ",
+        marks=("<|python_start|>", "<|python_end|>"),
+    ),
     seen_in=("<|python_start|>", "[func_name"),
 )
