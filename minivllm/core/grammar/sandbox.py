@@ -20,21 +20,25 @@ class Sandbox:
 
     def check(self, params: StructuredOutputsParams, special_ids: dict[str, int]) -> str:
         """The grammar of what compiles; ValueError if it does not. Blocks, but the checker bounds its own time."""
-        if self._process is None:
-            command = [sys.executable, "-m", "minivllm.core.grammar.checker"]
-            # A session of its own: Ctrl-C is not meant for it. It ends when its stdin closes.
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-            )
+        process = self._process or self._start()
         try:
-            write_frame(cast(BinaryIO, self._process.stdin), msgspec.msgpack.encode(Job(params, special_ids)))
-            verdict = msgspec.msgpack.decode(read_frame(cast(BinaryIO, self._process.stdout)), type=Verdict)
+            write_frame(cast(BinaryIO, process.stdin), msgspec.msgpack.encode(Job(params, special_ids)))
+            verdict = msgspec.msgpack.decode(read_frame(cast(BinaryIO, process.stdout)), type=Verdict)
         except (EOFError, BrokenPipeError) as error:
             self.close()
+            self._start()  # by the time that the next one comes it is ready
             raise ValueError("it takes too much time or memory to compile") from error
         if verdict.error is not None:
             raise ValueError(verdict.error)
         return verdict.grammar
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        command = [sys.executable, "-m", "minivllm.core.grammar.checker"]
+        # A session of its own: Ctrl-C is not meant for it. It ends when its stdin closes.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        )
+        return self._process
 
     def close(self) -> None:
         if self._process is None:
