@@ -2,6 +2,7 @@
 
 import dataclasses
 import signal
+import threading
 import time
 from concurrent.futures import Future
 from typing import Any
@@ -17,7 +18,7 @@ from minivllm.errors import EngineDeadError
 from minivllm.executor.base import Executor
 from minivllm.executor.ray_placement import by_node, places_on, reserve
 from minivllm.executor.ray_worker import RayWorker
-from minivllm.executor.world import World, make_world
+from minivllm.executor.world import World, local_rendezvous, make_world
 from minivllm.messages.step import StepPlan, StepResult
 from minivllm.utils.logging import get_logger
 
@@ -72,8 +73,9 @@ class RayExecutor(Executor):
         self._is_own_cluster = not ray.is_initialized()
         if self._is_own_cluster:
             handler = signal.getsignal(signal.SIGTERM)
-            ray.init(include_dashboard=False)  # of the cluster that RAY_ADDRESS names, of the one that runs here, or its own
-            signal.signal(signal.SIGTERM, handler)
+            ray.init(include_dashboard=False)  # the cluster that RAY_ADDRESS names, the one that runs here, or its own
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)  # Ray has taken it
         try:
             self._group = reserve(world.layout.world_size, config.device.device)
             self._start(world)
@@ -141,6 +143,9 @@ class RayExecutor(Executor):
         self._actors = [actors[index] for index in order]
         nodes = [found[index][0] for index in order]
         _, address, port = found[order[0]]
+        rendezvous = f"tcp://{address}:{port}"
+        if len(set(nodes)) == 1 and world.layout.pipeline_size == 1:  # then nothing has to go through sockets
+            rendezvous = local_rendezvous(world.config)
         config, places = world.config, places_on(nodes, world.layout)
         if gpus:  # each sees but its own
             parallel = dataclasses.replace(config.parallel, data_parallel_rank=0, data_parallel_size=1)
@@ -148,7 +153,7 @@ class RayExecutor(Executor):
             places = [dataclasses.replace(place, local_rank=0, local_size=1) for place in places]
         encoded, variables = msgspec.msgpack.encode(config), for_workers()
         started = [
-            actor.start.remote(encoded, place, f"tcp://{address}:{port}", place.rank == world.speaker, variables)
+            actor.start.remote(encoded, place, rendezvous, place.rank == world.speaker, variables)
             for actor, place in zip(self._actors, places, strict=True)
         ]
         self._get_all(started)

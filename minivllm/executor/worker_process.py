@@ -41,7 +41,7 @@ def main() -> None:
         launch = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=WorkerLaunch)
         threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
         set_level(logging_level())
-        if launch.place.rank > 0:  # one speaks for all
+        if launch.place.rank > 0 or launch.config.parallel.data_parallel_rank > 0:  # one speaks for all
             get_logger("minivllm").setLevel(max(logging.WARNING, get_logger("minivllm").level))
         _serve(launch)
     except EOFError:

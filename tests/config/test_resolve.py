@@ -290,3 +290,9 @@ def test_workers_that_cannot_be(make_model: MakeModel, options: dict[str, Any], 
     with pytest.raises(ConfigError) as caught:
         EngineArgs(make_model(), **options).resolve()
     assert caught.value.message == said
+
+
+def test_encoders_have_no_stages(make_model: MakeModel) -> None:
+    folder = make_model(architectures=["BertModel"], type_vocab_size=2, hidden_act="gelu", layer_norm_eps=1e-12)
+    with pytest.raises(ConfigError, match="--pipeline-parallel-size 2: BertModel is an encoder, which is not divided"):
+        EngineArgs(folder, pipeline_parallel_size=2).resolve()

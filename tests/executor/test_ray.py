@@ -44,7 +44,7 @@ def test_outputs_are_those_of_one_process(model, cluster):
 
 
 def test_a_killed_worker_ends_the_step(model, cluster):
-    options = {"distributed_executor_backend": "ray", "pipeline_parallel_size": 2, "num_gpu_blocks_override": 64}
+    options = {"distributed_executor_backend": "ray", "tensor_parallel_size": 2, "num_gpu_blocks_override": 64}
     with LLM(str(model), dtype="float32", cpu_threads=1, **options) as llm:
         llm.engine.add_request("a", [1, 2, 3], SamplingParams(max_tokens=200, ignore_eos=True))
         llm.engine.step()
