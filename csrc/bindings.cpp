@@ -133,12 +133,12 @@ void gemm_int8_rows(long count, int dtype, Address packed, Address scales, Addre
                            checked_indices(indices, count, n), at<void>(out), count, k);
 }
 
-void gemm_grouped(long m, int bits, Address x, Address w, Address bias, Address y, long n, long k, long ldx) {
-  kernels().gemm_grouped({bits, at<uint16_t>(x), at<uint8_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
+void gemm_grouped(long m, int bits, int group, Address x, Address w, Address bias, Address y, long n, long k, long ldx) {
+  kernels().gemm_grouped({bits, group, at<uint16_t>(x), at<uint8_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
 }
 
-void gemm_grouped_rows(long count, int bits, Address packed, Address indices, Address out, long n, long k) {
-  kernels().gemm_grouped_rows(bits, at<uint8_t>(packed), checked_indices(indices, count, n), at<uint16_t>(out), count, k);
+void gemm_grouped_rows(long count, int bits, int group, Address packed, Address indices, Address out, long n, long k) {
+  kernels().gemm_grouped_rows(bits, group, at<uint8_t>(packed), checked_indices(indices, count, n), at<uint16_t>(out), count, k);
 }
 
 // The others.
@@ -163,8 +163,9 @@ void gemm_int8_pack(int dtype, Address w, Address packed, Address scales, long n
   kernels().gemm_int8_pack(static_cast<DType>(dtype), at<void>(w), at<uint8_t>(packed), at<float>(scales), n, k);
 }
 
-void gemm_grouped_pack(int bits, Address values, Address scales, Address least, Address packed, long n, long k) {
-  kernels().gemm_grouped_pack({bits, at<uint8_t>(values), at<uint16_t>(scales), at<uint16_t>(least), n, k}, at<uint8_t>(packed));
+void gemm_grouped_pack(int bits, int group, Address values, Address scales, Address least, Address packed, long n, long k) {
+  kernels().gemm_grouped_pack({bits, group, at<uint8_t>(values), at<uint16_t>(scales), at<uint16_t>(least), n, k},
+                              at<uint8_t>(packed));
 }
 
 // Large pages for weights: fewer address translations while streaming them. Only a hint.
@@ -183,7 +184,6 @@ void advise_huge_pages(Address address, size_t bytes) {
 NB_MODULE(_cpu, m) {
   m.attr("PANEL") = kPanel;
   m.attr("DEPTH") = kDepth;
-  m.attr("GROUP") = kGroup;
   m.attr("DEPTH_INT8") = kDepthInt8;
   m.def("isa", [] { return std::string(kernels().name); }, "Instruction set whose kernels run.");
   m.def("available_isas", &available_isas, "Instruction sets of this CPU, best first.");

@@ -1,7 +1,8 @@
-// y = x @ w.T + bias in bf16 with weights of 4 or 8 bits, a scale and a least value for every 32 of a row: the formats Q4_0,
-// Q4_1 and Q8_0 of GGUF, and what GPTQ and AWQ come to. weight = value * scale + least.
+// y = x @ w.T + bias in bf16 with weights of 4 or 8 bits, a scale and a least value for every 32 or 16 of a row: what the
+// formats of GGUF, GPTQ and AWQ come to. weight = value * scale + least.
 //
-// Packed weight: panels of 32 output columns, one after another. A panel is one contiguous stream over groups of 32 k:
+// Packed weight: panels of 32 output columns, one after another. A panel is one contiguous stream over groups of 32 k (those of
+// 16 k have half as many quads):
 //   values  4 bits: k quads 0 and 1: column 0 (k0 | k4 << 4, k1 | k5 << 4, ...) | column 1 ... | column 31      128 bytes
 //                   k quads 2 and 3: ...                                                             4 times, 512 bytes
 //           8 bits: k quad 0: column 0 (k0 k1 k2 k3) | column 1 ... | column 31             128 bytes, 8 times, 1024 bytes
@@ -34,15 +35,15 @@ MINIVLLM_INLINE void store_pairs(uint16_t* to, __m512 even, __m512 odd) {
 #endif
 
 // A group as the 16 k pairs of a bf16 panel.
-template <int kBits>
+template <class G>
 static void expand_group(const uint8_t* group, uint16_t* to) {
 #if defined(__AVX512F__)
-  const __m512i low_half = _mm512_set1_epi32(kBits == 4 ? 15 : 255);
+  const __m512i low_half = _mm512_set1_epi32(G::kBits == 4 ? 15 : 255);
   for (int half = 0; half < 2; half++) {
-    const vf scale = load(scales_of(group, kBits) + half * 16), least = load(least_of(group, kBits) + half * 16);
-    for (long quad = 0; quad < kQuads; quad++) {
-      __m512i bytes = _mm512_loadu_si512(quad_of<kBits>(group, quad, half * 16));
-      if (kBits == 4 && quad % 2) bytes = _mm512_srli_epi32(bytes, 4);
+    const vf scale = load(G::scales_of(group) + half * 16), least = load(G::least_of(group) + half * 16);
+    for (long quad = 0; quad < G::kQuads; quad++) {
+      __m512i bytes = _mm512_loadu_si512(G::quad_of(group, quad, half * 16));
+      if (G::kBits == 4 && quad % 2) bytes = _mm512_srli_epi32(bytes, 4);
       __m512 k[4];
       MINIVLLM_UNROLL for (int i = 0; i < 4; i++) {
         const __m512i value = _mm512_and_si512(_mm512_srli_epi32(bytes, 8 * i), low_half);
@@ -55,15 +56,15 @@ static void expand_group(const uint8_t* group, uint16_t* to) {
 #else
   float scale[kPanel], least[kPanel];
   for (long c = 0; c < kPanel; c += kLanes) {
-    store(scale + c, load(scales_of(group, kBits) + c));
-    store(least + c, load(least_of(group, kBits) + c));
+    store(scale + c, load(G::scales_of(group) + c));
+    store(least + c, load(G::least_of(group) + c));
   }
-  for (long quad = 0; quad < kQuads; quad++) {
+  for (long quad = 0; quad < G::kQuads; quad++) {
     for (long c = 0; c < kPanel; c += kLanes) {
       for (int i = 0; i < 4; i++) {
         vf value{};
         for (long lane = 0; lane < kLanes; lane++)
-          value[lane] = (float)value_of<kBits>(quad_of<kBits>(group, quad, c + lane), quad, i);
+          value[lane] = (float)G::value_of(G::quad_of(group, quad, c + lane), quad, i);
         const vu bits = bf16_bits(value * load(scale + c) + load(least + c)) >> 16;
         for (long lane = 0; lane < kLanes; lane++) to[(quad * 2 + i / 2) * 2 * kPanel + (c + lane) * 2 + i % 2] = (uint16_t)bits[lane];
       }
@@ -72,14 +73,14 @@ static void expand_group(const uint8_t* group, uint16_t* to) {
 #endif
 }
 
-template <int kBits>
+template <class G>
 static void multiply_expanded(const GemmArgs& a, const uint8_t* w) {
-  const long groups = a.k / kGroup;
+  const long groups = a.k / G::kGroup;
   multiply_panels(a, [&](long panel) {
     static thread_local Scratch scratch;
     uint16_t* to = (uint16_t*)scratch.floats(a.k * kPanel / 2);
-    const uint8_t* from = w + panel * groups * group_bytes(kBits);
-    for (long g = 0; g < groups; g++) expand_group<kBits>(from + g * group_bytes(kBits), to + g * kGroup * kPanel);
+    const uint8_t* from = w + panel * groups * G::kBytes;
+    for (long g = 0; g < groups; g++) expand_group<G>(from + g * G::kBytes, to + g * G::kGroup * kPanel);
     return (const uint16_t*)to;
   });
 }
@@ -87,71 +88,75 @@ static void multiply_expanded(const GemmArgs& a, const uint8_t* w) {
 void gemm_grouped(const GemmGroupedArgs& g) {
   const GemmArgs a = {g.x, nullptr, g.bias, g.y, g.m, g.n, g.k, g.ldx};
   if (a.m == 0) return;
+  with_grouping(g.bits, g.group, [&](auto grouping) {
+    using G = decltype(grouping);
 #if defined(__AVX512VNNI__)
-  if (a.m <= kMostDotRows) return g.bits == 4 ? multiply_by_dots<4>(a, g.w) : multiply_by_dots<8>(a, g.w);
+    if (a.m <= kMostDotRows) return multiply_by_dots<G>(a, g.w);
 #endif
-  g.bits == 4 ? multiply_expanded<4>(a, g.w) : multiply_expanded<8>(a, g.w);
+    multiply_expanded<G>(a, g.w);
+  });
 }
 
-template <int kBits>
+template <class G>
 static void pack_panel(const GroupedWeight& w, long panel, uint8_t* to) {
-  const long groups = w.k / kGroup, columns = min_of(kPanel, w.n - panel * kPanel), bytes = kGroup * kBits / 8;
-  memset(to, 0, groups * group_bytes(kBits));
-  for (long g = 0; g < groups; g++, to += group_bytes(kBits)) {
+  const long groups = w.k / G::kGroup, columns = min_of(kPanel, w.n - panel * kPanel), bytes = G::kGroup * G::kBits / 8;
+  memset(to, 0, groups * G::kBytes);
+  for (long g = 0; g < groups; g++, to += G::kBytes) {
     for (long c = 0; c < columns; c++) {
       const long at = (panel * kPanel + c) * groups + g;
       const uint8_t* from = w.values + at * bytes;
       uint8_t* first = to + c * 4;
-      if (kBits == 8) {
-        for (long quad = 0; quad < kQuads; quad++) memcpy(first + quad * kPanel * 4, from + quad * 4, 4);
+      if (G::kBits == 8) {
+        for (long quad = 0; quad < G::kQuads; quad++) memcpy(first + quad * kPanel * 4, from + quad * 4, 4);
       } else {
-        // Quads 0 to 3 are the low halves of the 16 bytes, 4 to 7 the high ones.
-        for (long pair = 0; pair < kQuads / 2; pair++) {
-          const int shift = pair < 2 ? 0 : 4;
+        // The first half of the quads are the low halves of the bytes, the other the high ones.
+        for (long pair = 0; pair < G::kQuads / 2; pair++) {
+          const int shift = pair * 2 < G::kQuads / 2 ? 0 : 4;
           for (long i = 0; i < 4; i++) {
-            const long k = pair % 2 * 8 + i;
+            const long k = pair % (G::kQuads / 4) * 8 + i;
             first[pair * kPanel * 4 + i] = (uint8_t)((from[k] >> shift & 15) | (from[k + 4] >> shift & 15) << 4);
           }
         }
       }
-      memcpy(to + value_bytes(kBits) + c * 2, w.scales + at, 2);
-      memcpy(to + value_bytes(kBits) + (kPanel + c) * 2, w.least + at, 2);
+      memcpy(to + G::kValueBytes + c * 2, w.scales + at, 2);
+      memcpy(to + G::kValueBytes + (kPanel + c) * 2, w.least + at, 2);
     }
   }
 }
 
 void gemm_grouped_pack(const GroupedWeight& w, uint8_t* packed) {
-  const long size = w.k / kGroup * group_bytes(w.bits);
-  parallel_for((w.n + kPanel - 1) / kPanel, 1, [&](long begin, long end) {
-    for (long panel = begin; panel < end; panel++) {
-      w.bits == 4 ? pack_panel<4>(w, panel, packed + panel * size) : pack_panel<8>(w, panel, packed + panel * size);
-    }
+  with_grouping(w.bits, w.group, [&](auto grouping) {
+    using G = decltype(grouping);
+    const long size = w.k / G::kGroup * G::kBytes;
+    parallel_for((w.n + kPanel - 1) / kPanel, 1, [&](long begin, long end) {
+      for (long panel = begin; panel < end; panel++) pack_panel<G>(w, panel, packed + panel * size);
+    });
   });
 }
 
-template <int kBits>
+template <class G>
 static void copy_row(const uint8_t* packed, long row, uint16_t* out, long k) {
-  const long groups = k / kGroup, column = row % kPanel;
-  const uint8_t* group = packed + row / kPanel * groups * group_bytes(kBits);
-  for (long g = 0; g < groups; g++, group += group_bytes(kBits), out += kGroup) {
-    F16 facts[kLanes] = {scales_of(group, kBits)[column], least_of(group, kBits)[column]};
+  const long groups = k / G::kGroup, column = row % kPanel;
+  const uint8_t* group = packed + row / kPanel * groups * G::kBytes;
+  for (long g = 0; g < groups; g++, group += G::kBytes, out += G::kGroup) {
+    F16 facts[kLanes] = {G::scales_of(group)[column], G::least_of(group)[column]};
     const vf both = load(facts);
-    for (long i = 0; i < kGroup; i += kLanes) {
+    for (long i = 0; i < G::kGroup; i += kLanes) {
       vf value{};
       for (int lane = 0; lane < kLanes; lane++) {
         const long quad = (i + lane) / 4;
-        value[lane] = (float)value_of<kBits>(quad_of<kBits>(group, quad, column), quad, (int)((i + lane) % 4));
+        value[lane] = (float)G::value_of(G::quad_of(group, quad, column), quad, (int)((i + lane) % 4));
       }
       store((Bf16*)out + i, value * both[0] + both[1]);
     }
   }
 }
 
-void gemm_grouped_rows(int bits, const uint8_t* packed, const int64_t* indices, uint16_t* out, long count, long k) {
-  parallel_for(count, 16, [&](long begin, long end) {
-    for (long i = begin; i < end; i++) {
-      bits == 4 ? copy_row<4>(packed, indices[i], out + i * k, k) : copy_row<8>(packed, indices[i], out + i * k, k);
-    }
+void gemm_grouped_rows(int bits, int group, const uint8_t* packed, const int64_t* indices, uint16_t* out, long count, long k) {
+  with_grouping(bits, group, [&](auto grouping) {
+    parallel_for(count, 16, [&](long begin, long end) {
+      for (long i = begin; i < end; i++) copy_row<decltype(grouping)>(packed, indices[i], out + i * k, k);
+    });
   });
 }
 

@@ -132,9 +132,10 @@ struct GemmInt8Args {
   long m, n, k, ldx;
 };
 
-// y = x @ w.T + bias in bf16 with weights of `bits` bits in groups of 32 along k; gemm_grouped.cpp shows the layout of w.
+// y = x @ w.T + bias in bf16 with weights of `bits` bits in groups along k; gemm_grouped.cpp shows the layout of w.
 struct GemmGroupedArgs {
   int bits;              // 4 or 8
+  int group;             // values that share a scale: 16 or 32
   const uint16_t* x;     // [m, k], rows ldx apart; k is a multiple of 32
   const uint8_t* w;      // packed, n padded to a multiple of 32
   const uint16_t* bias;  // [n] or null
@@ -142,12 +143,12 @@ struct GemmGroupedArgs {
   long m, n, k, ldx;
 };
 
-// A weight of `bits` bits before it is packed: value * scale + least, with a scale and a least for every 32 values of a row.
+// A weight of `bits` bits before it is packed: value * scale + least, with a scale and a least for every `group` values of a row.
 struct GroupedWeight {
-  int bits;
-  const uint8_t* values;   // [n, k] bytes, or [n, k / 2]: of each 32, low halves of 16 bytes and then their high halves
-  const uint16_t* scales;  // fp16 [n, k / 32]
-  const uint16_t* least;   // fp16 [n, k / 32]
+  int bits, group;
+  const uint8_t* values;   // [n, k] bytes, or [n, k / 2]: of each group, the low halves of its bytes and then the high ones
+  const uint16_t* scales;  // fp16 [n, k / group]
+  const uint16_t* least;   // fp16 [n, k / group]
   long n, k;
 };
 
@@ -199,12 +200,11 @@ struct KernelTable {
   void (*gemm_int8_rows)(DType, const uint8_t* packed, const float* scales, const int64_t* indices, void* out, long count, long k);
   void (*gemm_grouped)(const GemmGroupedArgs&);
   void (*gemm_grouped_pack)(const GroupedWeight&, uint8_t* packed);
-  void (*gemm_grouped_rows)(int bits, const uint8_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
+  void (*gemm_grouped_rows)(int bits, int group, const uint8_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
 };
 
 constexpr long kPanel = 32;  // columns of a packed panel
-constexpr long kDepth = 32;  // k is padded to a multiple of this,
-constexpr long kGroup = 32;  // values that share a scale, for grouped weights,
+constexpr long kDepth = 32;      // k is padded to a multiple of this,
 constexpr long kDepthInt8 = 64;  // and for int8 weights of this
 
 }  // namespace minivllm

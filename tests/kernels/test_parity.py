@@ -396,18 +396,19 @@ def fp8_rows_cases(dtype: torch.dtype) -> Iterator[Case]:
 # ---- linear with weights in groups
 
 
-def random_groups(n: int, k: int, bits: int) -> tuple[Tensor, Tensor, Tensor, int]:
+def random_groups(n: int, k: int, bits: int, group: int = 32) -> tuple[Tensor, Tensor, Tensor, int]:
     values = torch.randint(0, 256, (n, k * bits // 8), dtype=torch.uint8)
-    scales = randn(n, k // 32, dtype=torch.float16) * 2.0**-bits * k**-0.5
-    least = scales * -(2.0 ** (bits - 1)) + randn(n, k // 32, dtype=torch.float16) * 0.1 * k**-0.5
+    scales = randn(n, k // group, dtype=torch.float16) * 2.0**-bits * k**-0.5
+    least = scales * -(2.0 ** (bits - 1)) + randn(n, k // group, dtype=torch.float16) * 0.1 * k**-0.5
     return values, scales, least, bits
 
 
 def grouped_linear_cases(dtype: torch.dtype) -> Iterator[Case]:
     if dtype != torch.bfloat16:
         return
-    for (k, n), bits in itertools.product(((576, 960), (64, 32), (32, 33), (32, 1), (1536, 70)), (4, 8)):
-        weight, bias = random_groups(n, k, bits), randn(n, dtype=dtype) if n != 32 else None
+    shapes = ((576, 960), (64, 32), (32, 33), (32, 1), (1536, 70))
+    for group, (k, n), bits in itertools.product((32, 16), shapes, (4, 8)):
+        weight, bias = random_groups(n, k, bits, group), randn(n, dtype=dtype) if n != 32 else None
         for m in (0, 1, 2, 3, 4, 5, 8, 9, 17, 33) + ((300,) if n == 960 else ()):
             wide = randn(m, k + 5, dtype=dtype)
             wide[::3, k // 2] *= 100  # an outlier
@@ -423,8 +424,8 @@ def grouped_linear_cases(dtype: torch.dtype) -> Iterator[Case]:
 def grouped_rows_cases(dtype: torch.dtype) -> Iterator[Case]:
     if dtype != torch.bfloat16:
         return
-    for (n, k), bits in itertools.product(((50, 64), (33, 96), (1, 32)), (4, 8)):
-        weight = random_groups(n, k, bits)
+    for (n, k), bits, group in itertools.product(((50, 64), (33, 96), (1, 32)), (4, 8), (16, 32)):
+        weight = random_groups(n, k, bits, group)
         for shape in ((0,), (1,), (40,), (2, 3)):
             indices = torch.randint(0, n, shape)
             yield lambda gemm, w=weight, i=indices: (gemm.rows(gemm.pack(*w), i, torch.bfloat16),)

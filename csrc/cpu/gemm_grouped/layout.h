@@ -5,22 +5,29 @@
 namespace minivllm {
 namespace MINIVLLM_ISA {
 
-constexpr long value_bytes(int bits) { return kPanel * kGroup * bits / 8; }
-constexpr long group_bytes(int bits) { return value_bytes(bits) + 2 * kPanel * 2; }
-constexpr int kQuads = kGroup / 4;
+// Bits of a value, and how many values share a scale.
+template <int kBits_, int kGroup_>
+struct Grouping {
+  static constexpr int kBits = kBits_, kGroup = kGroup_, kQuads = kGroup / 4;
+  static constexpr long kValueBytes = kPanel * kGroup * kBits / 8, kBytes = kValueBytes + 2 * kPanel * 2;
 
-MINIVLLM_INLINE const F16* scales_of(const uint8_t* group, int bits) { return (const F16*)(group + value_bytes(bits)); }
-MINIVLLM_INLINE const F16* least_of(const uint8_t* group, int bits) { return scales_of(group, bits) + kPanel; }
+  MINIVLLM_INLINE const F16* scales_of(const uint8_t* group) { return (const F16*)(group + kValueBytes); }
+  MINIVLLM_INLINE const F16* least_of(const uint8_t* group) { return scales_of(group) + kPanel; }
 
-// The four values of one column and one quad of k.
-template <int kBits>
-MINIVLLM_INLINE const uint8_t* quad_of(const uint8_t* group, long quad, long column) {
-  return group + ((kBits == 4 ? quad / 2 : quad) * kPanel + column) * 4;
-}
+  // The four values of one column and one quad of k.
+  MINIVLLM_INLINE const uint8_t* quad_of(const uint8_t* group, long quad, long column) {
+    return group + ((kBits == 4 ? quad / 2 : quad) * kPanel + column) * 4;
+  }
 
-template <int kBits>
-MINIVLLM_INLINE int value_of(const uint8_t* bytes, long quad, int place) {
-  return kBits == 4 ? bytes[place] >> (quad % 2 * 4) & 15 : bytes[place];
+  MINIVLLM_INLINE int value_of(const uint8_t* bytes, long quad, int place) {
+    return kBits == 4 ? bytes[place] >> (quad % 2 * 4) & 15 : bytes[place];
+  }
+};
+
+template <class Run>
+static void with_grouping(int bits, int group, const Run& run) {
+  if (group == 16) return bits == 4 ? run(Grouping<4, 16>{}) : run(Grouping<8, 16>{});
+  return bits == 4 ? run(Grouping<4, 32>{}) : run(Grouping<8, 32>{});
 }
 
 }  // namespace MINIVLLM_ISA

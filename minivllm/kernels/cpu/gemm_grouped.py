@@ -16,6 +16,7 @@ class PackedGroups:
 
     data: Tensor  # uint8
     bits: int
+    group: int
     out_features: int
     in_features: int
 
@@ -31,8 +32,11 @@ class PackedGroups:
 def pack(values: Tensor, scales: Tensor, least: Tensor, bits: int) -> PackedGroups:
     """See reference.gemm_grouped."""
     out_features, groups = scales.shape
-    width = groups * _cpu.GROUP * bits // 8
-    if bits not in (4, 8) or values.shape != (out_features, width) or least.shape != scales.shape:
+    width = values.shape[1]
+    in_features = width * 8 // bits
+    group = in_features // groups
+    fits = values.shape[0] == out_features and least.shape == scales.shape and in_features == groups * group
+    if bits not in (4, 8) or group not in (16, 32) or in_features % _cpu.DEPTH or not fits:
         raise ValueError(f"{bits} bits: {list(values.shape)}, {list(scales.shape)} and {list(least.shape)} do not fit together")
     if values.dtype != torch.uint8 or scales.dtype != torch.float16 or least.dtype != torch.float16:
         raise TypeError(f"expected uint8, float16 and float16, got {values.dtype}, {scales.dtype} and {least.dtype}")
@@ -40,9 +44,9 @@ def pack(values: Tensor, scales: Tensor, least: Tensor, bits: int) -> PackedGrou
     data = aligned(columns * (width + 4 * groups), torch.uint8)
     values, scales, least = values.contiguous(), scales.contiguous(), least.contiguous()
     _cpu.gemm_grouped_pack(
-        bits, values.data_ptr(), scales.data_ptr(), least.data_ptr(), data.data_ptr(), out_features, groups * _cpu.GROUP
+        bits, group, values.data_ptr(), scales.data_ptr(), least.data_ptr(), data.data_ptr(), out_features, in_features
     )
-    return PackedGroups(data, bits, out_features, groups * _cpu.GROUP)
+    return PackedGroups(data, bits, group, out_features, in_features)
 
 
 def linear(x: Tensor, weight: PackedGroups, bias: Tensor | None = None) -> Tensor:
@@ -52,7 +56,7 @@ def linear(x: Tensor, weight: PackedGroups, bias: Tensor | None = None) -> Tenso
     rows = input_rows(x, weight.shape)
     out = torch.empty((*x.shape[:-1], weight.out_features), dtype=x.dtype)
     call(
-        _cpu.gemm_grouped, rows.shape[0], weight.bits, rows, weight.data, bias, out,
+        _cpu.gemm_grouped, rows.shape[0], weight.bits, weight.group, rows, weight.data, bias, out,
         weight.out_features, weight.in_features, rows.stride(0),
     )  # fmt: skip
     return out
@@ -65,6 +69,7 @@ def rows(weight: PackedGroups, indices: Tensor, dtype: torch.dtype) -> Tensor:
     indices = indices.contiguous()
     out = torch.empty((*indices.shape, weight.in_features), dtype=dtype)
     call(
-        _cpu.gemm_grouped_rows, indices.numel(), weight.bits, weight.data, indices, out, weight.out_features, weight.in_features
-    )
+        _cpu.gemm_grouped_rows, indices.numel(), weight.bits, weight.group, weight.data, indices, out,
+        weight.out_features, weight.in_features,
+    )  # fmt: skip
     return out

@@ -1,12 +1,10 @@
-"""Linear layers with weights of 4 or 8 bits in groups of 32 along a row: weight = value * scale + least."""
+"""Linear layers with weights of 4 or 8 bits in groups of 16 or 32 along a row: weight = value * scale + least."""
 
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-_GROUP = 32
 
 
 @dataclass(slots=True)
@@ -22,8 +20,8 @@ class GroupedWeight:
 def pack(values: Tensor, scales: Tensor, least: Tensor, bits: int) -> GroupedWeight:
     """What `linear` and `rows` take for a weight [out_features, in_features]; in_features is a multiple of 32.
 
-    values: uint8 [out_features, in_features], or with 4 bits half as wide: of 32 values 16 bytes with first the 16 low halves,
-    then the high ones. scales, least: float16 [out_features, in_features / 32].
+    values: uint8 [out_features, in_features], or with 4 bits half as wide: the bytes of a group have first their low halves,
+    then the high ones. scales, least: float16 [out_features, in_features / group].
     """
     return GroupedWeight(values, scales, least, bits)
 
@@ -41,7 +39,7 @@ def rows(weight: GroupedWeight, indices: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _unpack(weight: GroupedWeight, which: Tensor | slice) -> Tensor:
     scales, least = weight.scales[which].float(), weight.least[which].float()
-    values = weight.values[which].view(*scales.shape, _GROUP * weight.bits // 8)
+    values = weight.values[which].unflatten(1, (scales.shape[1], -1))
     if weight.bits == 4:
         values = torch.cat((values & 15, values >> 4), dim=-1)
     return (values.float() * scales[..., None] + least[..., None]).flatten(1)

@@ -237,10 +237,14 @@ def test_gemm_int8(dtype: torch.dtype) -> None:
     compare("gemm_int8", [lambda gemm: (gemm.linear(broken, gemm.pack(broken[3:].repeat(3, 1))),)], dtype, 1e-2)
 
 
-@pytest.mark.parametrize("bits", [4, 8])
-def test_gemm_grouped(bits: int) -> None:
+@pytest.mark.parametrize(("bits", "group"), [(4, 32), (8, 32), (4, 16), (8, 16)])
+def test_gemm_grouped(bits: int, group: int) -> None:
     def case(k: int, n: int, m: int, biased: bool) -> Case:
-        weight, bias, x = random_groups(n, k, bits), randn(n, dtype=BF16) if biased else None, randn(m, k + 5, dtype=BF16)
+        weight, bias, x = (
+            random_groups(n, k, bits, group),
+            randn(n, dtype=BF16) if biased else None,
+            randn(m, k + 5, dtype=BF16),
+        )
         return lambda gemm: (gemm.linear(x[:, :k], gemm.pack(*weight), bias),)
 
     shapes = ((576, 96, 3, True), (32, 33, 17, False), (96, 1, 0, False), (160, 70, 70, True))
