@@ -133,12 +133,16 @@ void gemm_int8_rows(long count, int dtype, Address packed, Address scales, Addre
                            checked_indices(indices, count, n), at<void>(out), count, k);
 }
 
-void gemm_grouped(long m, int bits, int group, Address x, Address w, Address bias, Address y, long n, long k, long ldx) {
-  kernels().gemm_grouped({bits, group, at<uint16_t>(x), at<uint8_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx});
+void gemm_grouped(long m, int bits, int group, Address x, Address w, Address bias, Address y, long n, long k, long ldx,
+                  Address table, Address order) {
+  kernels().gemm_grouped({bits, group, at<uint16_t>(x), at<uint8_t>(w), at<uint16_t>(bias), at<uint16_t>(y), m, n, k, ldx,
+                          at<float>(table), at<int64_t>(order)});
 }
 
-void gemm_grouped_rows(long count, int bits, int group, Address packed, Address indices, Address out, long n, long k) {
-  kernels().gemm_grouped_rows(bits, group, at<uint8_t>(packed), checked_indices(indices, count, n), at<uint16_t>(out), count, k);
+void gemm_grouped_rows(long count, int bits, int group, Address packed, Address table, Address indices, Address out, long n,
+                       long k) {
+  kernels().gemm_grouped_rows(bits, group, at<uint8_t>(packed), at<float>(table), checked_indices(indices, count, n),
+                              at<uint16_t>(out), count, k);
 }
 
 // The others.

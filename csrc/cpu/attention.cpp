@@ -43,6 +43,7 @@ template void attention<float>(const AttentionArgs&);
 template void attention<Bf16>(const AttentionArgs&);
 template void attention<F16>(const AttentionArgs&);
 template void attention<I8>(const AttentionArgs&);
+template void attention<F8>(const AttentionArgs&);
 
 }  // namespace MINIVLLM_ISA
 }  // namespace minivllm

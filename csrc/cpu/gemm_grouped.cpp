@@ -9,7 +9,8 @@
 //   scales  fp16 of the 32 columns
 //   least   fp16 of the 32 columns
 // Few rows multiply the values as they are, x in 16 bits. For more rows a panel is expanded to bf16 and goes the way of gemm.cpp,
-// with exactly the result of a weight unpacked to bf16 from the beginning; so it does on CPUs without vpdpbusd.
+// with exactly the result of a weight unpacked to bf16 from the beginning; so it does on CPUs without vpdpbusd, and where values
+// are codes.
 #include "gemm_panels.h"
 #include "gemm_grouped/layout.h"
 #if defined(__AVX512VNNI__)
@@ -34,20 +35,32 @@ MINIVLLM_INLINE void store_pairs(uint16_t* to, __m512 even, __m512 odd) {
 }
 #endif
 
+#if defined(__AVX512F__)
+// 16 values, each in the lowest bits of 32, as numbers; those of FP8 are too small by 2^112.
+template <class G>
+MINIVLLM_INLINE __m512 numbers_of(__m512i values, const float* table) {
+  if (!G::kCoded) return _mm512_cvtepi32_ps(values);
+  if (G::kBits == 4) return _mm512_permutexvar_ps(values, _mm512_loadu_ps(table));
+  const __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(values, 7), 31);
+  return (__m512)_mm512_or_si512(sign, _mm512_slli_epi32(_mm512_and_si512(values, _mm512_set1_epi32(127)), 20));
+}
+#endif
+
 // A group as the 16 k pairs of a bf16 panel.
 template <class G>
-static void expand_group(const uint8_t* group, uint16_t* to) {
+static void expand_group(const uint8_t* group, const float* table, uint16_t* to) {
 #if defined(__AVX512F__)
   const __m512i low_half = _mm512_set1_epi32(G::kBits == 4 ? 15 : 255);
+  const vf unit = vf{} + (G::kCoded && G::kBits == 8 ? 0x1p112f : 1.0f);
   for (int half = 0; half < 2; half++) {
-    const vf scale = load(G::scales_of(group) + half * 16), least = load(G::least_of(group) + half * 16);
+    const vf scale = load(G::scales_of(group) + half * 16) * unit, least = load(G::least_of(group) + half * 16);
     for (long quad = 0; quad < G::kQuads; quad++) {
       __m512i bytes = _mm512_loadu_si512(G::quad_of(group, quad, half * 16));
       if (G::kBits == 4 && quad % 2) bytes = _mm512_srli_epi32(bytes, 4);
       __m512 k[4];
       MINIVLLM_UNROLL for (int i = 0; i < 4; i++) {
         const __m512i value = _mm512_and_si512(_mm512_srli_epi32(bytes, 8 * i), low_half);
-        k[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(value), (__m512)scale, (__m512)least);
+        k[i] = _mm512_fmadd_ps(numbers_of<G>(value, table), (__m512)scale, (__m512)least);
       }
       MINIVLLM_UNROLL for (int pair = 0; pair < 2; pair++)
         store_pairs(to + (quad * 2 + pair) * 2 * kPanel + half * 32, k[2 * pair], k[2 * pair + 1]);
@@ -64,7 +77,7 @@ static void expand_group(const uint8_t* group, uint16_t* to) {
       for (int i = 0; i < 4; i++) {
         vf value{};
         for (long lane = 0; lane < kLanes; lane++)
-          value[lane] = (float)G::value_of(G::quad_of(group, quad, c + lane), quad, i);
+          value[lane] = G::value_of(G::quad_of(group, quad, c + lane), quad, i, table);
         const vu bits = bf16_bits(value * load(scale + c) + load(least + c)) >> 16;
         for (long lane = 0; lane < kLanes; lane++) to[(quad * 2 + i / 2) * 2 * kPanel + (c + lane) * 2 + i % 2] = (uint16_t)bits[lane];
       }
@@ -74,26 +87,39 @@ static void expand_group(const uint8_t* group, uint16_t* to) {
 }
 
 template <class G>
-static void multiply_expanded(const GemmArgs& a, const uint8_t* w) {
+static void multiply_expanded(const GemmArgs& a, const uint8_t* w, const float* table) {
   const long groups = a.k / G::kGroup;
   multiply_panels(a, [&](long panel) {
     static thread_local Scratch scratch;
     uint16_t* to = (uint16_t*)scratch.floats(a.k * kPanel / 2);
     const uint8_t* from = w + panel * groups * G::kBytes;
-    for (long g = 0; g < groups; g++) expand_group<G>(from + g * G::kBytes, to + g * G::kGroup * kPanel);
+    for (long g = 0; g < groups; g++) expand_group<G>(from + g * G::kBytes, table, to + g * G::kGroup * kPanel);
     return (const uint16_t*)to;
   });
 }
 
+// The rows of x with their columns in another order.
+static const uint16_t* in_order(const GemmGroupedArgs& g) {
+  static thread_local Scratch scratch;
+  uint16_t* to = (uint16_t*)scratch.floats((g.m * g.k + 1) / 2);
+  parallel_for(g.m, max_of(1, 32768 / g.k), [&](long begin, long end) {
+    for (long row = begin; row < end; row++)
+      for (long i = 0; i < g.k; i++) to[row * g.k + i] = g.x[row * g.ldx + g.order[i]];
+  });
+  return to;
+}
+
 void gemm_grouped(const GemmGroupedArgs& g) {
-  const GemmArgs a = {g.x, nullptr, g.bias, g.y, g.m, g.n, g.k, g.ldx};
-  if (a.m == 0) return;
-  with_grouping(g.bits, g.group, [&](auto grouping) {
+  if (g.m == 0) return;
+  const GemmArgs a = {g.order ? in_order(g) : g.x, nullptr, g.bias, g.y, g.m, g.n, g.k, g.order ? g.k : g.ldx};
+  with_grouping(g.bits, g.group, g.table, [&](auto grouping) {
     using G = decltype(grouping);
 #if defined(__AVX512VNNI__)
-    if (a.m <= kMostDotRows) return multiply_by_dots<G>(a, g.w);
+    if constexpr (!G::kCoded) {
+      if (a.m <= kMostDotRows) return multiply_by_dots<G>(a, g.w);
+    }
 #endif
-    multiply_expanded<G>(a, g.w);
+    multiply_expanded<G>(a, g.w, g.table);
   });
 }
 
@@ -125,7 +151,7 @@ static void pack_panel(const GroupedWeight& w, long panel, uint8_t* to) {
 }
 
 void gemm_grouped_pack(const GroupedWeight& w, uint8_t* packed) {
-  with_grouping(w.bits, w.group, [&](auto grouping) {
+  with_grouping(w.bits, w.group, false, [&](auto grouping) {
     using G = decltype(grouping);
     const long size = w.k / G::kGroup * G::kBytes;
     parallel_for((w.n + kPanel - 1) / kPanel, 1, [&](long begin, long end) {
@@ -135,7 +161,7 @@ void gemm_grouped_pack(const GroupedWeight& w, uint8_t* packed) {
 }
 
 template <class G>
-static void copy_row(const uint8_t* packed, long row, uint16_t* out, long k) {
+static void copy_row(const uint8_t* packed, const float* table, long row, uint16_t* out, long k) {
   const long groups = k / G::kGroup, column = row % kPanel;
   const uint8_t* group = packed + row / kPanel * groups * G::kBytes;
   for (long g = 0; g < groups; g++, group += G::kBytes, out += G::kGroup) {
@@ -145,17 +171,18 @@ static void copy_row(const uint8_t* packed, long row, uint16_t* out, long k) {
       vf value{};
       for (int lane = 0; lane < kLanes; lane++) {
         const long quad = (i + lane) / 4;
-        value[lane] = (float)G::value_of(G::quad_of(group, quad, column), quad, (int)((i + lane) % 4));
+        value[lane] = G::value_of(G::quad_of(group, quad, column), quad, (int)((i + lane) % 4), table);
       }
       store((Bf16*)out + i, value * both[0] + both[1]);
     }
   }
 }
 
-void gemm_grouped_rows(int bits, int group, const uint8_t* packed, const int64_t* indices, uint16_t* out, long count, long k) {
-  with_grouping(bits, group, [&](auto grouping) {
+void gemm_grouped_rows(int bits, int group, const uint8_t* packed, const float* table, const int64_t* indices, uint16_t* out,
+                       long count, long k) {
+  with_grouping(bits, group, table, [&](auto grouping) {
     parallel_for(count, 16, [&](long begin, long end) {
-      for (long i = begin; i < end; i++) copy_row<decltype(grouping)>(packed, indices[i], out + i * k, k);
+      for (long i = begin; i < end; i++) copy_row<decltype(grouping)>(packed, table, indices[i], out + i * k, k);
     });
   });
 }

@@ -60,7 +60,8 @@ void kv_write(const KvWriteArgs& a) {
   template void kv_write<T, float>(const KvWriteArgs&); \
   template void kv_write<T, Bf16>(const KvWriteArgs&);  \
   template void kv_write<T, F16>(const KvWriteArgs&);   \
-  template void kv_write<T, I8>(const KvWriteArgs&);
+  template void kv_write<T, I8>(const KvWriteArgs&);    \
+  template void kv_write<T, F8>(const KvWriteArgs&);
 MINIVLLM_FROM(float)
 MINIVLLM_FROM(Bf16)
 MINIVLLM_FROM(F16)

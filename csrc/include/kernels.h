@@ -6,7 +6,7 @@
 namespace minivllm {
 
 // i8 is a type of the KV cache only.
-enum class DType : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3 };
+enum class DType : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, f8 = 4 };
 
 // A token's rows follow each other; `out` is dense, and so is `x` if there is a residual.
 struct NormArgs {
@@ -141,6 +141,8 @@ struct GemmGroupedArgs {
   const uint16_t* bias;  // [n] or null
   uint16_t* y;           // [m, n]
   long m, n, k, ldx;
+  const float* table;    // [2^bits]: what values stand for; null: themselves
+  const int64_t* order;  // [k]: the columns of x as w has them; null: as they are
 };
 
 // A weight of `bits` bits before it is packed: value * scale + least, with a scale and a least for every `group` values of a row.
@@ -188,8 +190,8 @@ struct KernelTable {
   void (*act[3])(const ActArgs&);
   void (*scale_add[3])(const ScaleAddArgs&);
   void (*sum_parts[3])(const SumArgs&);
-  void (*kv_write[3][4])(const KvWriteArgs&);    // [activations][cache]
-  void (*attention[4])(const AttentionArgs&);    // [cache]
+  void (*kv_write[3][5])(const KvWriteArgs&);    // [activations][cache]
+  void (*attention[5])(const AttentionArgs&);    // [cache]
   void (*choose[3])(const ChooseArgs&);          // [logits]
   void (*logprobs[3])(const LogprobArgs&);       // [logits]
   void (*gemm[3])(const GemmArgs&);
@@ -200,7 +202,8 @@ struct KernelTable {
   void (*gemm_int8_rows)(DType, const uint8_t* packed, const float* scales, const int64_t* indices, void* out, long count, long k);
   void (*gemm_grouped)(const GemmGroupedArgs&);
   void (*gemm_grouped_pack)(const GroupedWeight&, uint8_t* packed);
-  void (*gemm_grouped_rows)(int bits, int group, const uint8_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
+  void (*gemm_grouped_rows)(int bits, int group, const uint8_t* packed, const float* table, const int64_t* indices, uint16_t* out,
+                            long count, long k);
 };
 
 constexpr long kPanel = 32;  // columns of a packed panel

@@ -24,7 +24,8 @@ void gemm_int8_pack(DType, const void* w, uint8_t* packed, float* scales, long n
 void gemm_int8_rows(DType, const uint8_t* packed, const float* scales, const int64_t* indices, void* out, long count, long k);
 void gemm_grouped(const GemmGroupedArgs&);
 void gemm_grouped_pack(const GroupedWeight&, uint8_t* packed);
-void gemm_grouped_rows(int bits, int group, const uint8_t* packed, const int64_t* indices, uint16_t* out, long count, long k);
+void gemm_grouped_rows(int bits, int group, const uint8_t* packed, const float* table, const int64_t* indices, uint16_t* out,
+                       long count, long k);
 extern const KernelTable table;
 
 }  // namespace MINIVLLM_ISA

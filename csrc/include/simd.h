@@ -28,6 +28,7 @@ typedef int32_t vi __attribute__((vector_size(kLanes * 4)));
 typedef uint32_t vu __attribute__((vector_size(kLanes * 4)));
 typedef uint16_t vh __attribute__((vector_size(kLanes * 2)));
 typedef int8_t vb __attribute__((vector_size(kLanes)));
+typedef uint8_t vub __attribute__((vector_size(kLanes)));
 
 struct Bf16 {
   uint16_t bits;
@@ -37,6 +38,9 @@ struct F16 {
 };
 struct I8 {
   int8_t bits;
+};
+struct F8 {  // e4m3: no infinities
+  uint8_t bits;
 };
 
 // How the KV cache lies in memory: for each block and KV head a page of block_size rows, all keys before all values. In int8 the
@@ -142,6 +146,29 @@ MINIVLLM_INLINE vf load(const I8* p) {
 #else
   return __builtin_convertvector(load_bits<vb>(p), vf);
 #endif
+}
+
+MINIVLLM_INLINE vf load(const F8* p) {
+#if defined(__AVX512F__)
+  const vu bits = (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
+#else
+  const vu bits = __builtin_convertvector(load_bits<vub>(p), vu);
+#endif
+  const vf v = (vf)((bits & 127) << 20) * 0x1p120f;  // moves the exponent bias from 7 to 127, subnormals included
+  return (vf)((vu)((bits & 127) == 127 ? vu{} + 0x7fc00000u : (vu)v) | (bits & 128) << 24);
+}
+
+// v rounded to nearest even; what is beyond the largest, 448, becomes it, and NaN stays.
+MINIVLLM_INLINE void store(F8* p, vf v) {
+  const vu sign = (vu)v >> 24 & 128;
+  const vf size = (vf)((vu)v & 0x7fffffffu), top = splat(448.0f);
+  const vu bits = (vu)(size > top ? top : size);
+  const vu normal = (bits + 0x7ffff + (bits >> 20 & 1)) >> 20;
+  const vu small = (vu)((vf)bits + 16384.0f) - 0x46800000u;  // in units of 2^-9, in the low bits
+  vu result = (vf)bits < splat(0x1p-6f) ? small : normal - (120 << 3);
+  result = v == v ? result : vu{} + 127;
+  const vub bytes = __builtin_convertvector(result | sign, vub);
+  memcpy(p, &bytes, sizeof bytes);
 }
 
 // v rounded to whole numbers, which must fit.

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.quantization import StoredWeights
 from minivllm.config.sections.cache import CacheConfig
 from minivllm.config.sections.device import DeviceConfig
 from minivllm.config.sections.generation import GenerationConfig
@@ -38,3 +39,4 @@ class EngineConfig:
     generation: GenerationConfig
     parallel: ParallelConfig = ParallelConfig()
     pooling: PoolingConfig | None = None  # None: the model generates
+    stored: StoredWeights | None = None  # None: weights are in the checkpoint as they are

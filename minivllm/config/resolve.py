@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minivllm.config import env, gguf_model, model_files, pooling
+from minivllm.config import env, gguf_model, model_files, pooling, quantization
 from minivllm.config.engine_config import ENGINE_SECTIONS, EngineConfig
 from minivllm.config.hf.registry import has_family
 from minivllm.config.model_spec import ModelSpec, architecture_of, canonical, token_ids
@@ -43,6 +43,7 @@ class Draft:
     spec: ModelSpec | None = None
     generation: GenerationConfig = GenerationConfig()
     pooling: PoolingConfig | None = None
+    stored: quantization.StoredWeights | None = None
 
 
 def resolve_engine(given: Mapping[str, Any], *, server: bool = False) -> EngineConfig:
@@ -57,7 +58,7 @@ def resolve_engine(given: Mapping[str, Any], *, server: bool = False) -> EngineC
         for name, section in ENGINE_SECTIONS.items()
     }
     assert draft.spec is not None
-    return EngineConfig(**sections, spec=draft.spec, generation=draft.generation, pooling=draft.pooling)
+    return EngineConfig(**sections, spec=draft.spec, generation=draft.generation, pooling=draft.pooling, stored=draft.stored)
 
 
 def find_model(draft: Draft) -> None:
@@ -85,12 +86,24 @@ def read_model(draft: Draft) -> None:
     choose_implementation(draft)
     of_transformers = draft.values["model_impl"] == TRANSFORMERS
     draft.spec = (ModelSpec.of_transformers if of_transformers else ModelSpec.from_hf)(draft.hf_config)
-    quantization = draft.hf_config.get("quantization_config")
-    if quantization:
-        method = quantization.get("quant_method", "unknown") if isinstance(quantization, dict) else quantization
-        asked = draft.values["quantization"]
-        cannot = f"cannot be quantized to {asked}" if asked else "are not supported"
-        raise ConfigError(f"quantized weights ({method}) {cannot}: use the model's unquantized form.", param="model")
+
+
+def choose_quantization(draft: Draft) -> None:
+    values = draft.values
+    if values["load_format"] == "bitsandbytes":
+        values["load_format"] = "auto"
+        if values["quantization"] not in (None, "bitsandbytes"):
+            raise ConfigError(
+                f"BitsAndBytes load format only supports 'bitsandbytes' quantization, but got {values['quantization']}.",
+                param="load_format",
+            )
+        values["quantization"] = "bitsandbytes"
+    stored = quantization.read(draft.hf_config)
+    values["quantization"] = quantization.choose(values["quantization"], stored)
+    if values["load_format"] != "dummy":
+        draft.stored = stored
+    elif stored is not None:  # there is no checkpoint to be read
+        values["quantization"] = None
 
 
 def choose_implementation(draft: Draft) -> None:
@@ -214,6 +227,8 @@ def choose_dtype(draft: Draft) -> None:
     dtype = draft.values["dtype"]
     if dtype == "auto":
         dtype = draft.spec.dtype if draft.spec.dtype in ("bfloat16", "float16") else "bfloat16"
+        if dtype == "float16" and draft.stored is not None and draft.values["device"] == "cpu":
+            dtype = "bfloat16"  # in which the kernels multiply packed weights
         if dtype != draft.spec.dtype:
             logger.info("Running the %s checkpoint in %s; --dtype float32 keeps its precision.", draft.spec.dtype, dtype)
     draft.values["dtype"] = dtype
@@ -298,6 +313,7 @@ RULES: list[Callable[[Draft], None]] = [
     find_model,
     find_tokenizer,
     read_model,
+    choose_quantization,
     choose_runner,
     check_weights,
     read_generation_config,

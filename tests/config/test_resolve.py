@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from minivllm.config import AsyncEngineArgs, EngineArgs, EngineConfig
+from minivllm.config.quantization import StoredWeights
 from minivllm.errors import ConfigError
 
 MakeModel = Callable[..., str]
@@ -210,15 +211,70 @@ def test_refused_model(make_model: MakeModel, tmp_path: Path) -> None:
     refused("config.json is not JSON", model=model)
     (Path(model) / "config.json").write_text("[]")
     refused("must hold a JSON object", model=model)
-    awq = make_model(quantization_config={"quant_method": "awq"})
-    refused(r"quantized weights \(awq\) are not supported: use the model's unquantized form", model=awq)
-    refused(r"quantized weights \(awq\) cannot be quantized to int8: use the model's", model=awq, quantization="int8")
 
 
 def test_quantization(make_model: MakeModel) -> None:
     assert EngineArgs(make_model()).resolve().model.quantization is None
     assert EngineArgs(make_model(), quantization="int8").resolve().model.quantization == "int8"
-    refused("quantization must be one of int8, got 'int7'", model=make_model(), quantization="int7")
+    refused("quantization must be one of int8, int4, .*, got 'int7'", model=make_model(), quantization="int7")
+    refused(
+        "--quantization awq is for checkpoints in that form, but config.json has no", model=make_model(), quantization="awq"
+    )
+    both = EngineArgs(make_model(), quantization="bitsandbytes", load_format="bitsandbytes").resolve()
+    assert (both.model.quantization, both.stored) == ("bitsandbytes", None) and both.load.load_format != "bitsandbytes"
+    refused("load format only supports 'bitsandbytes'", model=make_model(), quantization="fp8", load_format="bitsandbytes")
+
+
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"}
+W8A8 = {"weights": {"num_bits": 8, "type": "int"}, "input_activations": {"num_bits": 8}, "format": "int-quantized"}
+
+
+def test_quantized_checkpoints(make_model: MakeModel) -> None:
+    found = EngineArgs(make_model(quantization_config=AWQ, dtype="float16"), quantization="awq_marlin", device="cpu").resolve()
+    assert (found.model.quantization, found.model.dtype, found.stored) == ("awq", "bfloat16", StoredWeights(method="awq"))
+    gptq = {"quant_method": "gptq", "bits": 8, "checkpoint_format": "gptq_v2"}
+    stored = EngineArgs(make_model(quantization_config=gptq)).resolve().stored
+    assert stored == StoredWeights(method="gptq", form="gptq_v2", bits=8)
+    compressed = {"quant_method": "compressed-tensors", "config_groups": {"group_0": W8A8}}
+    stored = EngineArgs(make_model(compression_config=compressed)).resolve().stored
+    assert stored == StoredWeights(method="compressed-tensors", form="int-quantized", bits=8)
+    blocks = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    assert EngineArgs(make_model(quantization_config=blocks)).resolve().stored.block == (128, 128)
+    dummy = EngineArgs(make_model(quantization_config=AWQ), load_format="dummy").resolve()
+    assert dummy.stored is dummy.model.quantization is None
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        ({"quant_method": "gptq", "bits": 3}, "3-bit GPTQ weights are not supported: those of 4 and 8 bits are"),
+        ({"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"}, "GPTQ weights in the marlin format are not"),
+        ({**AWQ, "version": "gemv"}, "AWQ weights in the gemv format are not supported"),
+        ({**AWQ, "bits": 8}, "8-bit AWQ weights are not supported"),
+        (
+            {
+                "quant_method": "compressed-tensors",
+                "config_groups": {"group_0": W8A8 | {"weights": {"num_bits": 4, "type": "int"}, "format": "pack-quantized"}},
+            },
+            r"compressed-tensors weights of 4 bits \(int, pack-quantized\) with activations of 8 are not supported: W4A16",
+        ),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": W8A8, "b": {**W8A8, "weights": {"num_bits": 4}}}},
+            "compressed-tensors weights of 4 bits",
+        ),
+        ({"quant_method": "fp8", "fmt": "e5m2"}, "FP8 weights in e5m2 are not supported: e4m3 is"),
+        ({"quant_method": "fp8", "weight_block_size": 128}, "blocks of 128 weights are not supported"),
+        ({"quant_method": "aqlm"}, "aqlm weights are not supported: those of gptq, awq, .* are"),
+        ("gptq", "gptq weights are not supported"),
+    ],
+)
+def test_refused_quantized_checkpoints(found: Any, message: str, make_model: MakeModel) -> None:
+    refused(message, model=make_model(quantization_config=found))
+
+
+def test_quantization_that_contradicts_the_checkpoint(make_model: MakeModel) -> None:
+    message = r"specified in the model config \(awq\) does not match .* `quantization` argument \(int8\)"
+    refused(message, model=make_model(quantization_config=AWQ), quantization="int8")
 
 
 def test_refused_without_weights(make_model: MakeModel) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from minivllm.kernels import OPS, extension_error, ops_for
 from minivllm.kernels import reference as reference_package
+from minivllm.kernels.codes import CODES
 from minivllm.kernels.kv_pages import row_width
 from minivllm.kernels.reference.kv_write import write_kv
 
@@ -166,7 +167,9 @@ def clear_outside_cases(dtype: torch.dtype) -> Iterator[Case]:
 
 def write_kv_cases(dtype: torch.dtype) -> Iterator[Case]:
     shapes = ((0, 3, 16, 64), (1, 1, 1, 16), (50, 3, 16, 64), (9, 2, 7, 33))
-    for (tokens, kv_heads, block_size, head_dim), cache in itertools.product(shapes, (*FLOATS, torch.int8)):
+    for (tokens, kv_heads, block_size, head_dim), cache in itertools.product(
+        shapes, (*FLOATS, torch.int8, torch.float8_e4m3fn)
+    ):
         packed = randn(tokens, 2 * kv_heads + 1, head_dim, dtype=dtype)
         num_blocks = 1 + 3 * tokens // block_size
         slots = torch.randperm(num_blocks * block_size)[:tokens]
@@ -180,8 +183,8 @@ def write_kv_cases(dtype: torch.dtype) -> Iterator[Case]:
             cache: torch.dtype = cache,
         ) -> tuple[Tensor, ...]:
             kv = poisoned(*shape, dtype=cache)
-            kv_write.write_kv(packed[:, : shape[2]], packed[:, shape[2] : 2 * shape[2]], kv, slots)
-            return (kv,)
+            kv_write.write_kv(packed[:, : shape[2]] * 100, packed[:, shape[2] : 2 * shape[2]], kv, slots)
+            return (kv.float() if kv.dtype == torch.float8_e4m3fn else kv,)
 
         yield run
 
@@ -241,6 +244,7 @@ def paged_case(
 def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield from paged_shapes(dtype)
     yield from paged_shapes(dtype, cache=torch.int8)
+    yield from paged_shapes(dtype, cache=torch.float8_e4m3fn)
     for cache in FLOATS:
         yield paged_case([30, 1], [130, 200], dtype=dtype, cache=cache)
     yield paged_case([30, 1], [130, 200], dtype=dtype, slopes=True, sinks=True, scales=(0.5, 2.0))
@@ -403,9 +407,23 @@ def random_groups(n: int, k: int, bits: int, group: int = 32) -> tuple[Tensor, T
     return values, scales, least, bits
 
 
+def coded_groups(n: int, k: int, codes: str) -> tuple[Tensor, Tensor, Tensor, int, str]:
+    values, scales, least, bits = random_groups(n, k, 8 if codes == "e4m3" else 4)
+    if bits == 8:
+        values[values & 127 == 127] = 0  # that is NaN
+    return values, scales * 0.1, least * 0, bits, codes
+
+
 def grouped_linear_cases(dtype: torch.dtype) -> Iterator[Case]:
     if dtype != torch.bfloat16:
         return
+    for (k, n), codes, m in itertools.product(((576, 960), (32, 33)), CODES, (1, 3, 17)):
+        coded, x = coded_groups(n, k, codes), randn(m, k, dtype=dtype)
+        yield lambda gemm, x=x, w=coded: (gemm.linear(x, gemm.pack(*w)),)
+    some, order = random_groups(70, 96, 4), torch.randperm(96)
+    for m in (1, 40):
+        x = randn(m, 101, dtype=dtype)[:, :96]
+        yield lambda gemm, x=x: (gemm.linear(x, gemm.pack(*some, None, order)),)
     shapes = ((576, 960), (64, 32), (32, 33), (32, 1), (1536, 70))
     for group, (k, n), bits in itertools.product((32, 16), shapes, (4, 8)):
         weight, bias = random_groups(n, k, bits, group), randn(n, dtype=dtype) if n != 32 else None
@@ -429,6 +447,9 @@ def grouped_rows_cases(dtype: torch.dtype) -> Iterator[Case]:
         for shape in ((0,), (1,), (40,), (2, 3)):
             indices = torch.randint(0, n, shape)
             yield lambda gemm, w=weight, i=indices: (gemm.rows(gemm.pack(*w), i, torch.bfloat16),)
+    for codes, order in itertools.product(CODES, (None, torch.randperm(96))):
+        coded = coded_groups(33, 96, codes)
+        yield lambda gemm, w=coded, o=order: (gemm.rows(gemm.pack(*w, o), torch.arange(33), torch.bfloat16),)
 
 
 def grouped_pack_cases(dtype: torch.dtype) -> Iterator[Case]:
@@ -546,6 +567,20 @@ def route_cases(dtype: torch.dtype) -> Iterator[Case]:
         yield lambda moe, x=logits, k=top_k, b=bias: moe.route(x, k, b, sigmoid=True, renormalize=True)
 
 
+def grouped_experts_cases(dtype: torch.dtype) -> Iterator[Case]:
+    if dtype != torch.bfloat16:
+        return
+    x, chosen, shares = randn(9, 64, dtype=dtype), torch.rand(9, 5).topk(2).indices, torch.rand(9, 2)
+    for codes in (None, "e2m1"):
+        made = [random_groups(5 * n, k, 4) for n, k in ((192, 64), (64, 96))]
+        stacks = [[part.unflatten(0, (5, -1)) for part in (v, s, least * (codes is None))] for v, s, least, _ in made]
+
+        def run(moe: ModuleType, stacks: list[list[Tensor]] = stacks, codes: str | None = codes) -> tuple[Tensor, ...]:
+            return (moe.mix(x, chosen, shares, *[moe.pack_groups(*stack, 4, codes, dtype) for stack in stacks]),)
+
+        yield run
+
+
 CASES = {
     ("norm", "rms_norm"): rms_norm_cases,
     ("norm", "add_rms_norm"): add_rms_norm_cases,
@@ -575,6 +610,7 @@ CASES = {
     ("gemm_grouped", "rows"): grouped_rows_cases,
     ("gemm_grouped", "pack"): grouped_pack_cases,
     ("moe", "pack"): experts_cases,
+    ("moe", "pack_groups"): grouped_experts_cases,
     ("moe", "mix"): experts_cases,
     ("moe", "route"): route_cases,
     ("sampling", "choose"): choose_cases,

@@ -137,8 +137,8 @@ def test_one_tensor_in_two_files(make_checkpoint, load_worker):
 
 def test_number_type_that_no_one_reads(make_checkpoint, load_worker):
     folder = make_checkpoint("llama2").folder
-    edit_weights(folder, lambda t: t.update({"model.norm.weight": t["model.norm.weight"].to(torch.float8_e4m3fn)}))
-    assert "model.norm.weight has number type F8_E4M3, which is not supported" in refusal(load_worker, folder)
+    edit_weights(folder, lambda t: t.update({"model.norm.weight": t["model.norm.weight"].to(torch.float8_e5m2)}))
+    assert "model.norm.weight has number type F8_E5M2, which is not supported" in refusal(load_worker, folder)
 
 
 def test_folder_without_weights(tmp_path):

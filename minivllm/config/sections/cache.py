@@ -26,8 +26,8 @@ class CacheConfig:
     )
     kv_cache_dtype: str = option(
         "auto",
-        "Number type in the KV cache; auto: --dtype. int8 keeps a scale for every token and KV head, on a CPU. fp8 (e4m3), "
-        "with the checkpoint's scales if it has any, is for GPUs from compute capability 8.9 on; on a CPU it is slow.",
+        "Number type in the KV cache; auto: --dtype. int8 keeps a scale for every token and KV head, on a CPU. fp8 (e4m3) "
+        "takes the checkpoint's scales, if it has any, and GPUs from compute capability 8.9 on.",
         choices=("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
         aliases={"float": "float32", "half": "float16", "fp8_e4m3": "fp8"},
     )  # fmt: skip

@@ -11,6 +11,7 @@ class LoadConfig:
 
     load_format: str = option(
         "auto",
-        "safetensors and gguf read such files, auto the ones that are there; dummy fills in random weights.",
-        choices=("auto", "safetensors", "gguf", "dummy"),
+        "safetensors and gguf read such files, auto the ones that are there; dummy fills in random weights; bitsandbytes is "
+        "auto with --quantization bitsandbytes.",
+        choices=("auto", "safetensors", "gguf", "dummy", "bitsandbytes"),
     )

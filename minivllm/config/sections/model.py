@@ -28,11 +28,14 @@ class ModelConfig:
     )
     quantization: str | None = option(
         None,
-        "Smaller numbers for the weights, found while an ordinary checkpoint is read. int8: half the memory of bfloat16, and "
-        "nearly half the time where reading them is what takes it. Default: as in the checkpoint.",
-        choices=("int8",),
+        "Smaller numbers for the weights, found while an ordinary checkpoint is read: int8 and fp8 take half the memory of "
+        "bfloat16, int4 and bitsandbytes (NF4) less than a third. The others are forms of checkpoints, which are seen anyway.",
+        choices=("int8", "int4", "fp8", "bitsandbytes", "gptq", "awq", "compressed-tensors", "mxfp4"),
+        aliases={
+            "auto_gptq": "gptq", "gptq_marlin": "gptq", "auto_awq": "awq", "awq_marlin": "awq", "gpt_oss_mxfp4": "mxfp4",
+        },
         short="-q",
-    )
+    )  # fmt: skip
     model_impl: str = option(
         "auto",
         "Whose code computes the model. minivllm: the families in docs/models.md. transformers: that library's modelling code, "

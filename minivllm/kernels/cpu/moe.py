@@ -3,11 +3,13 @@
 import torch
 from torch import Tensor
 
-from minivllm.kernels.cpu import activation, gemm
+from minivllm.kernels.cpu import activation, gemm, gemm_grouped
 from minivllm.kernels.reference import moe as reference
 
+Weight = gemm.PackedLinear | gemm_grouped.PackedGroups | Tensor
 
-def pack(weight: Tensor) -> list[gemm.PackedLinear | Tensor]:
+
+def pack(weight: Tensor) -> list[Weight]:
     """See reference.moe."""
     return [gemm.pack(one) for one in weight]
 
@@ -25,12 +27,19 @@ def route(
     return reference.route(logits, top_k, bias, sigmoid=sigmoid, renormalize=renormalize, scale=scale)
 
 
+def pack_groups(
+    values: Tensor, scales: Tensor, least: Tensor, bits: int, codes: str | None, dtype: torch.dtype
+) -> list[Weight]:
+    """See reference.moe."""
+    return [gemm_grouped.pack(*parts, bits, codes) for parts in zip(values, scales, least, strict=True)]
+
+
 def mix(
     x: Tensor,
     experts: Tensor,
     shares: Tensor,
-    gate_up: list[gemm.PackedLinear | Tensor],
-    down: list[gemm.PackedLinear | Tensor],
+    gate_up: list[Weight],
+    down: list[Weight],
     gate_up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
     *,
@@ -44,11 +53,17 @@ def mix(
     for expert, count in enumerate(counts):
         if count:
             bias = None if gate_up_bias is None else gate_up_bias[expert]
-            hidden = gemm.linear(rows[begin : begin + count], gate_up[expert], bias)
+            hidden = _linear(rows[begin : begin + count], gate_up[expert], bias)
             hidden = reference._gated(hidden, limit) if limit else activation.silu_and_mul(hidden)
-            results.append(gemm.linear(hidden, down[expert], None if down_bias is None else down_bias[expert]))
+            results.append(_linear(hidden, down[expert], None if down_bias is None else down_bias[expert]))
             begin += count
     total = torch.zeros(x.shape, dtype=torch.float32)
     if results:
         total.index_add_(0, tokens[:begin], torch.cat(results).float() * shares.flatten()[order[:begin], None])
     return total.to(x.dtype)
+
+
+def _linear(x: Tensor, weight: Weight, bias: Tensor | None) -> Tensor:
+    if isinstance(weight, gemm_grouped.PackedGroups):
+        return gemm_grouped.linear(x, weight, bias)
+    return gemm.linear(x, weight, bias)

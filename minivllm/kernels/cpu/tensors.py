@@ -7,7 +7,7 @@ from minivllm import _cpu
 
 # As `DType` in csrc/include/kernels.h.
 DTYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2}
-CACHE_DTYPES = {**DTYPES, torch.int8: 3}
+CACHE_DTYPES = {**DTYPES, torch.int8: 3, torch.float8_e4m3fn: 4}
 
 
 def output(out: Tensor | None, like: Tensor, shape: tuple[int, ...] | torch.Size) -> Tensor:

@@ -4,6 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from minivllm.kernels.reference import gemm_grouped
+
 
 def pack(weight: Tensor) -> Tensor:
     """What `mix` takes for the weights [num_experts, out_features, in_features] of one linear layer of all experts."""
@@ -32,12 +34,19 @@ def route(
     return experts, shares * scale
 
 
+def pack_groups(
+    values: Tensor, scales: Tensor, least: Tensor, bits: int, codes: str | None, dtype: torch.dtype
+) -> list[gemm_grouped.GroupedWeight]:
+    """The same for weights in groups, each tensor [num_experts, ...] of what gemm_grouped.pack takes; `dtype`: of x."""
+    return [gemm_grouped.pack(*parts, bits, codes) for parts in zip(values, scales, least, strict=True)]
+
+
 def mix(
     x: Tensor,
     experts: Tensor,
     shares: Tensor,
-    gate_up: Tensor,
-    down: Tensor,
+    gate_up: Tensor | list[gemm_grouped.GroupedWeight],
+    down: Tensor | list[gemm_grouped.GroupedWeight],
     gate_up_bias: Tensor | None = None,
     down_bias: Tensor | None = None,
     *,
@@ -55,10 +64,14 @@ def mix(
         if expert >= len(gate_up):
             break
         tokens, choices = (experts == expert).nonzero(as_tuple=True)
-        hidden = F.linear(x[tokens], gate_up[expert], None if gate_up_bias is None else gate_up_bias[expert])
-        result = F.linear(_gated(hidden, limit), down[expert], None if down_bias is None else down_bias[expert])
+        hidden = _linear(x[tokens], gate_up[expert], None if gate_up_bias is None else gate_up_bias[expert])
+        result = _linear(_gated(hidden, limit), down[expert], None if down_bias is None else down_bias[expert])
         total.index_add_(0, tokens, result.float() * shares[tokens, choices, None])
     return total.to(x.dtype)
+
+
+def _linear(x: Tensor, weight: Tensor | gemm_grouped.GroupedWeight, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight, bias) if isinstance(weight, Tensor) else gemm_grouped.linear(x, weight, bias)
 
 
 def _gated(hidden: Tensor, limit: float) -> Tensor:

@@ -5,17 +5,22 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minivllm.kernels.reference.gemm_grouped import GroupedWeight, pack, rows
+from minivllm.kernels.reference.gemm_grouped import DTYPES, GroupedWeight, pack, rows
 from minivllm.kernels.triton.launch import LinearShape, launch_linear
 
-__all__ = ["GroupedWeight", "linear", "pack", "rows"]
+__all__ = ["DTYPES", "GroupedWeight", "linear", "pack", "rows"]
+
+
+@triton.jit
+def number_of(value, table_ptr, CODED: tl.constexpr):
+    return tl.load(table_ptr + value.to(tl.int32)) if CODED else value.to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
 def grouped_kernel(
-    out_ptr, x_ptr, value_ptr, scale_ptr, least_ptr, bias_ptr, num_rows, x_stride, N: tl.constexpr, K: tl.constexpr,
+    out_ptr, x_ptr, value_ptr, scale_ptr, least_ptr, bias_ptr, table_ptr, num_rows, x_stride, N: tl.constexpr, K: tl.constexpr,
     BLOCK_N: tl.constexpr, BLOCK_M: tl.constexpr, GROUP: tl.constexpr, GROUPS: tl.constexpr, BITS: tl.constexpr,
-    BIASED: tl.constexpr, PRECISION: tl.constexpr,
+    CODED: tl.constexpr, BIASED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Grid as in gemm_int8. GROUPS are read at a time; with 4 bits a byte has a value of the first half of its group and one of
     the second, hence two products."""
@@ -41,11 +46,11 @@ def grouped_kernel(
         least = tl.reshape(tl.broadcast_to(least[:, :, None], (BLOCK_N, GROUPS, BYTES)), (BLOCK_N, WIDTH))
         x = tl.load(x_ptrs + begin * GROUP, mask=x_mask, other=0.0)
         if BITS == 4:
-            low = (value & 15).to(tl.float32) * scale + least
+            low = number_of(value & 15, table_ptr, CODED) * scale + least
             acc = tl.dot(low.to(x.dtype), x, acc, input_precision=PRECISION)
             x = tl.load(x_ptrs + begin * GROUP + GROUP // 2, mask=x_mask, other=0.0)
             value = value >> 4
-        acc = tl.dot((value.to(tl.float32) * scale + least).to(x.dtype), x, acc, input_precision=PRECISION)
+        acc = tl.dot((number_of(value, table_ptr, CODED) * scale + least).to(x.dtype), x, acc, input_precision=PRECISION)
     if BIASED:
         acc += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
     out_ptrs = out_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
@@ -56,12 +61,14 @@ def linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> Tens
     """See reference.gemm_grouped."""
     n, k = weight.values.shape[0], weight.values.shape[1] * 8 // weight.bits
     group = k // weight.scales.shape[1]
+    x = x if weight.order is None else x.index_select(-1, weight.order)
 
     def launch(grid: tuple[int, int], out: Tensor, rows: Tensor, shape: LinearShape) -> None:
         groups = (256 if shape.block_m <= 32 and not shape.wide else 64) // group
         grouped_kernel[grid](
-            out, rows, weight.values, weight.scales, weight.least, out if bias is None else bias, rows.shape[0], rows.stride(0),
-            n, k, shape.block_n, shape.block_m, group, groups, weight.bits, bias is not None, shape.precision, **shape.options,
+            out, rows, weight.values, weight.scales, weight.least, out if bias is None else bias,
+            out if weight.table is None else weight.table, rows.shape[0], rows.stride(0), n, k, shape.block_n, shape.block_m,
+            group, groups, weight.bits, weight.table is not None, bias is not None, shape.precision, **shape.options,
         )  # fmt: skip
 
     return launch_linear(x, n, x.dtype == torch.float32, launch)

@@ -5,11 +5,12 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from minivllm.kernels.reference import gemm_grouped
 from minivllm.kernels.reference.moe import pack
 from minivllm.kernels.triton.activation import gate_with_limit, silu_and_mul
 from minivllm.kernels.triton.launch import find_owner, linear_shape, power_of_2
 
-__all__ = ["mix", "pack", "route"]
+__all__ = ["mix", "pack", "pack_groups", "route"]
 
 _MOST_SORTED = 2048  # pairs that one program sorts by itself; more are left to torch
 _SORT_BLOCK = 32
@@ -65,6 +66,13 @@ def sort_kernel(order_ptr, start_ptr, expert_ptr, num_pairs, EXPERTS: tl.constex
         place = tl.sum(mine * (starts[None, :] + tl.cumsum(mine, 0) - 1), 1)
         tl.store(order_ptr + place, (begin + at).to(tl.int64), mask=inside)
         starts += tl.sum(mine, 0)
+
+
+def pack_groups(values: Tensor, scales: Tensor, least: Tensor, bits: int, codes: str | None, dtype: torch.dtype) -> Tensor:
+    """See reference.moe. The kernel takes whole numbers: the groups are unpacked here."""
+    all_rows = torch.arange(values.shape[1], device=values.device)
+    packed = (gemm_grouped.pack(*parts, bits, codes) for parts in zip(values, scales, least, strict=True))
+    return torch.stack([gemm_grouped.rows(weight, all_rows, dtype) for weight in packed])
 
 
 @triton.jit(do_not_specialize=["num_pairs"])

@@ -1,5 +1,7 @@
 """Mixture of experts: a router, its experts, and perhaps one expert that all tokens share."""
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -10,6 +12,8 @@ from minivllm.config.shares import expert_share, intermediate_share, whole
 from minivllm.kernels import Ops
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.mlp import GatedMLP
+from minivllm.model.layers.shard import Parameter
+from minivllm.model.quantization.grouped import Form
 
 
 class MixtureMLP(Layer):
@@ -74,16 +78,38 @@ class Experts(Layer):
         self.down_bias: Tensor | None = self.declare(outs, dtype=dtype) if moe.bias else None
         self._own = own
         self._adds_bias = ops.whole_experts or group.rank == 0  # in a sum over the ranks it counts once
+        self._forms: dict[str, Form] = {}  # of what is kept packed
+        self._dtype = dtype
         self._limit = moe.swiglu_limit
         self._ops = ops.moe
 
+    def keep_packed(self, name: str, form: Form) -> None:
+        """Before loading: of gate_up or down, take values, scales and least in place of the weight."""
+        weight: Parameter = getattr(self, name)
+        rows, (columns,) = weight.shard.dims
+        groups = columns.per(form.group)
+        setattr(self, name, None)
+        setattr(self, f"{name}:values", self.declare(rows, groups.times(form.group * form.bits // 8), dtype=torch.uint8))
+        for part in ("scales", "least"):
+            setattr(self, f"{name}:{part}", self.declare(rows, groups, dtype=torch.float16))
+        self._forms[name] = form
+
     def finish_loading(self) -> None:
-        count = self._own.size
-        self.gate_up = self._ops.pack(self.gate_up.view(count, -1, self.gate_up.shape[1]))
-        self.down = self._ops.pack(self.down.view(count, -1, self.down.shape[1]))
+        self.gate_up, self.down = self._packed("gate_up"), self._packed("down")
         if self.gate_up_bias is not None and self.down_bias is not None:
-            self.gate_up_bias = self.gate_up_bias.view(count, -1)
-            self.down_bias = self.down_bias.view(count, -1) if self._adds_bias else None
+            self.gate_up_bias = self.gate_up_bias.view(self._own.size, -1)
+            self.down_bias = self.down_bias.view(self._own.size, -1) if self._adds_bias else None
+
+    def _packed(self, name: str) -> Any:
+        form, weight = self._forms.get(name), getattr(self, name)
+        if form is None:
+            return self._ops.pack(weight.view(self._own.size, -1, weight.shape[1]))
+        stacks = []
+        for part in ("values", "scales", "least"):
+            tensor: Tensor = getattr(self, f"{name}:{part}")
+            stacks.append(tensor.view(self._own.size, -1, tensor.shape[1]))
+            setattr(self, f"{name}:{part}", None)
+        return self._ops.pack_groups(*stacks, form.bits, form.codes, self._dtype)
 
     def __call__(self, x: Tensor, experts: Tensor, shares: Tensor) -> Tensor:
         """experts: int64 [num_tokens, top_k]; shares: fp32 alike."""

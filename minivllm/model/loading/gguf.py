@@ -13,6 +13,7 @@ from minivllm.config.model_spec import ModelSpec
 from minivllm.errors import ConfigError
 from minivllm.model.loading.dequantize import FORMATS
 from minivllm.model.loading.source import TensorSource
+from minivllm.model.quantization.grouped import GROUP, Form
 from minivllm.utils.gguf import GGUFFile, TensorInfo
 from minivllm.utils.memory import drop_pages
 
@@ -55,13 +56,13 @@ class GGUFSource(TensorSource):
         self._parts: dict[str, str] = {}  # of the tensors that are kept packed
         self._tensors = {_name(name): info for name, info in self._file.tensors.items() if name not in _NO_WEIGHTS}
 
-    def bits_in_groups(self, names: tuple[str, ...]) -> int | None:
-        """Of the values of all these tensors, if they can be kept packed together."""
+    def packed_form(self, names: tuple[str, ...]) -> Form | None:
         types = [self._tensors[name].type.name if name in self._tensors else "" for name in names]
         found = {_GROUPED[kind][0] if kind in _GROUPED else None for kind in types}
-        return found.pop() if len(found) == 1 else None
+        bits = found.pop() if len(found) == 1 else None
+        return None if bits is None else Form(bits, GROUP)
 
-    def keep_packed(self, names: tuple[str, ...]) -> None:
+    def keep_packed(self, names: tuple[str, ...], form: Form) -> None:
         for name in names:
             info = self._tensors.pop(name)
             for part in ("values", "scales", "least"):

@@ -18,12 +18,14 @@ from minivllm.model.interface import Model
 from minivllm.model.layers.attention import SelfAttention
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.matrix import Matrix
-from minivllm.model.layers.shard import Layout, Parameter
+from minivllm.model.layers.moe import Experts
+from minivllm.model.layers.shard import TRANSPOSED, Layout, Parameter
 from minivllm.model.loading.dummy import DummySource
 from minivllm.model.loading.gguf import GGUFSource
+from minivllm.model.loading.quantized import QuantizedSource
 from minivllm.model.loading.renamed import RenamedSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
-from minivllm.model.loading.source import TensorSource
+from minivllm.model.loading.source import TensorSource, part_of
 from minivllm.model.quantization.grouped import Grouped
 from minivllm.model.quantization.kv_scales import is_kv_scale, read_kv_scales
 from minivllm.model.quantization.registry import quantize
@@ -64,7 +66,7 @@ def load_model(
     one layer's parameters.
     """
     model = _build(config, config.spec, ops, dtype, device)
-    if config.model.quantization:
+    if config.model.quantization and config.stored is None:
         quantize(model, config.model.quantization, ops)
     whole = model  # what other pipeline stages have is neither missing nor left over
     if config.spec.own is not None:
@@ -76,7 +78,7 @@ def load_model(
     try:
         if whole is not model:
             _check(whole, list(_targets(whole)), source, config)
-        if isinstance(source, GGUFSource) and dtype == torch.bfloat16 and not config.model.quantization:
+        if dtype in ops.gemm_grouped.DTYPES and (config.stored is not None or not config.model.quantization):
             _keep_packed(model, source, ops)
         for path, layer in model.walk():
             if isinstance(layer, SelfAttention):
@@ -104,17 +106,31 @@ def _source(model: Model, config: EngineConfig, dtype: torch.dtype, device: str)
     if config.load.load_format == "dummy":
         return DummySource(dict(_wanted(list(_targets(model)))), dtype, config.model.seed or 0, device)
     path = Path(config.model.path)
-    return model.adapt(GGUFSource(path, config.spec, dtype) if config.load.load_format == "gguf" else SafetensorsFolder(path))
+    if config.load.load_format == "gguf":
+        return model.adapt(GGUFSource(path, config.spec, dtype))
+    source: TensorSource = SafetensorsFolder(path)
+    if config.stored is not None:
+        if TRANSPOSED in model.layouts.values():
+            architecture = config.spec.architecture
+            raise ConfigError(f"a quantized {architecture} is not supported: use its unquantized form.", param="model")
+        source = QuantizedSource(source, config.stored, dtype)
+    return model.adapt(source)
 
 
-def _keep_packed(model: Model, source: GGUFSource, ops: Ops) -> None:
+def _keep_packed(model: Model, source: TensorSource, ops: Ops) -> None:
     """Let matrices whose weights are in a form that we multiply packed stay so."""
     for target in list(_targets(model)):
-        if isinstance(target.layer, Matrix) and target.layer.is_multiplied and target.attribute == "weight":
-            bits = source.bits_in_groups(target.sources)
-            if bits is not None:
-                target.layer.use(Grouped(ops, bits))
-                source.keep_packed(target.sources)
+        layer, name = target.layer, target.attribute
+        form = source.packed_form(target.sources)
+        if form is None:
+            continue
+        whole = form.order is None or (isinstance(layer, Matrix) and layer.columns.is_whole)
+        if isinstance(layer, Matrix) and layer.is_multiplied and name == "weight" and whole:
+            layer.use(Grouped(ops, form))
+            source.keep_packed(target.sources, form)
+        elif isinstance(layer, Experts) and name in ("gate_up", "down") and form.order is None:
+            layer.keep_packed(name, form)
+            source.keep_packed(target.sources, form)
 
 
 def _check_room(targets: list[_Target], config: EngineConfig, free_bytes: int) -> None:
@@ -131,9 +147,13 @@ def _check_room(targets: list[_Target], config: EngineConfig, free_bytes: int) -
 def _targets(model: Model) -> Iterator[_Target]:
     for path, layer in model.walk():
         for attribute, parameter in layer.parameters().items():
-            parts = [*path.split("."), attribute]
+            whole, _, end = attribute.partition(":")
+            parts = [*path.split("."), whole]
             layout = next((model.layouts[part] for part in parts if part in model.layouts), None)
-            yield _Target(layer, attribute, parameter, _sources(model.weight_map, parts, len(parameter.shard.stacked)), layout)
+            sources = _sources(model.weight_map, parts, len(parameter.shard.stacked))
+            if end:
+                sources = tuple(part_of(name, end) for name in sources)
+            yield _Target(layer, attribute, parameter, sources, layout)
 
 
 def _sources(weight_map: Mapping[str, tuple[str, ...]], parts: list[str], count: int) -> tuple[str, ...]:
@@ -154,6 +174,7 @@ def _check(model: Model, targets: list[_Target], source: TensorSource, config: E
     folder, found, wanted = config.model.path, source.shapes(), dict(_wanted(targets))
     missing = [name for name in wanted if name not in found]
     left = [name for name in found if name not in wanted and not (model.ignores(name) or is_kv_scale(name))]
+    left = [name for name in left if not source.is_unused(name)]
     if config.pooling is not None:
         left = [name for name in left if not name.startswith(_HEADS) and ".pooler." not in name]
     if missing or left:

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from minivllm.model.loading.source import TensorSource
+from minivllm.model.loading.source import TensorSource, parts_of
+from minivllm.model.quantization.grouped import Form
 
 _OLD_ENDINGS = {".gamma": ".weight", ".beta": ".bias"}  # of norms that came from TensorFlow
 _UNUSED = (".position_ids", ".rotary_emb.inv_freq")  # tables that old exports keep
@@ -15,7 +16,7 @@ class RenamedSource(TensorSource):
         """names: the model's → the checkpoint's; what is not among them is not there."""
         self.described_by = source.described_by
         self._source = source
-        self._names = names
+        self._names = dict(names)
 
     @classmethod
     def of_pooling_model(cls, source: TensorSource, base: str) -> "RenamedSource":
@@ -24,6 +25,17 @@ class RenamedSource(TensorSource):
         whole = not base or any(name.startswith(f"{base}.") for name in found)
         prefix = "" if whole else f"{base}."
         return cls(source, {prefix + _new_ending(name): name for name in found})
+
+    def packed_form(self, names: tuple[str, ...]) -> Form | None:
+        return self._source.packed_form(tuple(self._names.get(name, name) for name in names))
+
+    def keep_packed(self, names: tuple[str, ...], form: Form) -> None:
+        parts = parts_of(self._names, names)
+        self._source.keep_packed(tuple(self._names.pop(name) for name in names), form)
+        self._names |= parts
+
+    def is_unused(self, name: str) -> bool:
+        return self._source.is_unused(self._names[name])
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         shapes = self._source.shapes()

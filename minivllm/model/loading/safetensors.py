@@ -32,6 +32,8 @@ DTYPES = {
     "I8": torch.int8,
     "U8": torch.uint8,
     "BOOL": torch.bool,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E8M0": torch.float8_e8m0fnu,
 }
 _MAX_HEADER = 100_000_000  # bytes, as in the safetensors library
 

@@ -11,7 +11,8 @@ from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import WeightConverter, WeightRenaming, dot_natural_key, rename_source_key
 
-from minivllm.model.loading.source import TensorSource
+from minivllm.model.loading.source import TensorSource, parts_of
+from minivllm.model.quantization.grouped import Form
 
 
 @dataclass(slots=True)
@@ -57,6 +58,22 @@ class ConvertedSource(TensorSource):
             for ours, tensor in made.items():
                 self._converted[ours] = conversion
                 self._shapes[ours] = tuple(tensor.shape)
+
+    def packed_form(self, names: tuple[str, ...]) -> Form | None:
+        theirs = [self._direct[name] for name in names if name in self._direct]
+        return self._source.packed_form(tuple(theirs)) if len(theirs) == len(names) else None
+
+    def keep_packed(self, names: tuple[str, ...], form: Form) -> None:
+        parts = parts_of(self._direct, names)
+        self._source.keep_packed(tuple(self._direct.pop(name) for name in names), form)
+        self._direct |= parts
+        found = self._source.shapes()
+        self._shapes |= {ours: found[theirs] for ours, theirs in parts.items()}
+        for name in names:
+            del self._shapes[name]
+
+    def is_unused(self, name: str) -> bool:
+        return name in self._direct and self._source.is_unused(self._direct[name])
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes

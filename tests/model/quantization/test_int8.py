@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from minivllm import LLM, SamplingParams
-from minivllm.config.sections.model import ModelConfig
 from minivllm.errors import ConfigError
 from minivllm.kernels import extension_error, ops_for
 from minivllm.model.layers.embedding import Embedding
 from minivllm.model.layers.matrix import Matrix
 from minivllm.model.quantization.int8 import Int8
-from minivllm.model.quantization.registry import SCHEMES
 from minivllm.worker.devices.base import Memory
 
 PROMPT = [5, 9, 77, 120, 33, 8, 150, 3, 64, 17]
@@ -73,11 +71,6 @@ def test_room_is_needed_for_the_small_weights_only(make_checkpoint, load_worker,
     load_worker(folder, quantization="int8")
     with pytest.raises(ConfigError, match=r"in float32, but only .* GiB of memory are free\. .*--dtype, --quantization"):
         load_worker(folder)
-
-
-def test_names_are_the_choices_of_the_option():
-    (declared,) = [f.metadata["declared"] for f in ModelConfig.__dataclass_fields__.values() if f.name == "quantization"]
-    assert declared["choices"] == tuple(SCHEMES)
 
 
 def token_logprobs(folder: Path, **options) -> tuple[torch.Tensor, str]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from kernels.test_parity import (
     Case,
+    coded_groups,
     distinct_logits,
     fp8_rows_cases,
     fp8_weight,
@@ -26,6 +27,7 @@ from kernels.test_parity import (
 from torch import Tensor
 
 from minivllm.kernels import OPS
+from minivllm.kernels.codes import CODES
 
 BF16, FP16, FP32 = torch.bfloat16, torch.float16, torch.float32
 FP8 = torch.float8_e4m3fn
@@ -265,6 +267,12 @@ def test_gemm_fp8(dtype: torch.dtype) -> None:
     broken[1, 7], broken[2, 259] = torch.nan, torch.inf
     compare("gemm_fp8", [lambda gemm: (gemm.linear(broken.view(2, 2, 260), gemm.pack(*weight, dtype)),)], dtype)
     compare("gemm_fp8", fp8_rows_cases(dtype), dtype)
+
+
+@pytest.mark.parametrize("codes", CODES)
+def test_gemm_grouped_with_codes(codes: str) -> None:
+    weight, x, order = coded_groups(33, 96, codes), randn(5, 96, dtype=BF16), torch.randperm(96)
+    compare("gemm_grouped", [lambda gemm: (gemm.linear(x, gemm.pack(*weight, order)),)], BF16, 2e-2)
 
 
 # ---- experts

@@ -1,0 +1,1 @@
+"""What quantized checkpoints hold in place of a weight: one file for each tool that writes them."""
