@@ -40,7 +40,7 @@ class Checkpoint:
 class Runner:
     """A worker and a scheduler for the poor: every sequence gets what the test says."""
 
-    worker: Worker
+    worker: Any  # with the `execute` of a Worker
     num_blocks: int
     sequences: dict[int, list[int]] = field(default_factory=dict)  # slot → known tokens
     computed: dict[int, int] = field(default_factory=dict)

@@ -102,6 +102,13 @@ def test_encoders_alone_and_in_a_mixed_batch(family: str, make) -> None:
 
 
 @pytest.mark.parametrize("family", ["Bert", "ModernBert"])
+def test_divided_among_two_workers(family: str, make) -> None:
+    folder, model = make(family, "Model")
+    texts = prompts((30, 9))
+    check(pool(folder, texts, tensor_parallel_size=2), [F.normalize(hidden(model, ids)[0], dim=-1) for ids in texts])
+
+
+@pytest.mark.parametrize("family", ["Bert", "ModernBert"])
 def test_the_layers_of_a_masked_language_model(family: str, make) -> None:
     folder, model = make(family, "ForMaskedLM")
     texts = prompts((20,))
