@@ -600,6 +600,7 @@ CASES = {
     ("gemm", "linear"): linear_cases,
     ("gemm", "rows"): rows_cases,
     ("gemm", "pack"): pack_cases,
+    ("gemm_fp8", "is_native"): lambda dtype: iter([lambda gemm: (torch.tensor(gemm.is_native(torch.device("cpu"))),)]),
     ("gemm_fp8", "linear"): fp8_linear_cases,
     ("gemm_fp8", "rows"): fp8_rows_cases,
     ("gemm_fp8", "pack"): fp8_rows_cases,

@@ -9,6 +9,11 @@ from minivllm.kernels.reference import gemm_fp8 as reference
 Weight = gemm.PackedLinear | Tensor
 
 
+def is_native(device: torch.device) -> bool:
+    """See reference.gemm_fp8."""
+    return False
+
+
 def pack(weight: Tensor, scales: Tensor, dtype: torch.dtype) -> Weight:
     """See reference.gemm_fp8; the weight as it is in `dtype`."""
     return gemm.pack(reference.pack(weight, scales, dtype).unpack().to(dtype))

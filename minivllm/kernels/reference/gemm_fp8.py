@@ -39,6 +39,11 @@ class Fp8Weight:
         return Fp8Weight(self.data[which], self.scales[which // self.rows_of_scale])
 
 
+def is_native(device: torch.device) -> bool:
+    """Whether `linear` multiplies these floats as they are there, which is what makes it worth while."""
+    return False
+
+
 def pack(weight: Tensor, scales: Tensor, dtype: torch.dtype) -> Fp8Weight:
     """What `linear` and `rows` take for a weight, float8_e4m3fn [out_features, in_features], that is multiplied by `scales`.
 

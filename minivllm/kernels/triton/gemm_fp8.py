@@ -8,7 +8,7 @@ from torch import Tensor
 from minivllm.kernels.reference.gemm_fp8 import BLOCK, TOP, Fp8Weight, pack, rows
 from minivllm.kernels.triton.launch import LinearShape, launch_linear, power_of_2
 
-__all__ = ["Fp8Weight", "linear", "pack", "rows"]
+__all__ = ["Fp8Weight", "is_native", "linear", "pack", "rows"]
 
 
 @triton.jit
@@ -59,6 +59,11 @@ def fp8_kernel(
         acc += tl.load(bias_ptr + n, mask=n < N, other=0.0).to(tl.float32)[:, None]
     out_ptrs = out_ptr + m.to(tl.int64)[None, :] * N + n[:, None]
     tl.store(out_ptrs, acc.to(out_ptr.dtype.element_ty), mask=(n < N)[:, None] & (m < num_rows)[None, :])
+
+
+def is_native(device: torch.device) -> bool:
+    """See reference.gemm_fp8."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 9)
 
 
 def linear(x: Tensor, weight: Fp8Weight, bias: Tensor | None = None) -> Tensor:

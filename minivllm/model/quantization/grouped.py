@@ -1,11 +1,15 @@
-"""Weights of 4 or 8 bits in groups of 16 or 32, as a checkpoint has them; kept packed and multiplied packed."""
+"""Weights of 4 or 8 bits in groups of 16 or 32, as a checkpoint has them; kept packed and multiplied packed. Where a device
+multiplies 8-bit floats (e4m3) as they are, these are left so."""
 
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from minivllm.kernels import Ops
+from minivllm.kernels.codes import E4M3_UNIT
+from minivllm.kernels.reference.gemm_fp8 import Fp8Weight
 from minivllm.model.layers.matrix import Matrix
 from minivllm.model.quantization.scheme import Scheme
 
@@ -30,13 +34,25 @@ def pack_values(values: Tensor, form: Form) -> Tensor:
 
 
 class Packed(Scheme):
-    """What has a weight packed by gemm_grouped."""
+    """What has a weight packed by gemm_grouped, or by gemm_fp8."""
+
+    def pack(self, layer: Matrix, values: Tensor, scales: Tensor, least: Tensor, form: Form) -> None:
+        """As gemm_grouped takes them."""
+        native = form.codes == "e4m3" and form.order is None and self._ops.gemm_fp8.is_native(values.device)
+        shared = _of_rows_or_blocks(scales) if native else None
+        if shared is None:
+            layer.weight = self._ops.gemm_grouped.pack(values, scales, least, form.bits, form.codes, form.order)
+        else:
+            layer.weight = self._ops.gemm_fp8.pack(values.view(torch.float8_e4m3fn), shared.float() * E4M3_UNIT, layer.dtype)
 
     def apply(self, layer: Matrix, x: Tensor, bias: Tensor | None) -> Tensor:
-        return self._ops.gemm_grouped.linear(x, layer.weight, bias)
+        return self._op(layer).linear(x, layer.weight, bias)
 
     def rows(self, layer: Matrix, indices: Tensor) -> Tensor:
-        return self._ops.gemm_grouped.rows(layer.weight, indices, layer.dtype)
+        return self._op(layer).rows(layer.weight, indices, layer.dtype)
+
+    def _op(self, layer: Matrix) -> ModuleType:
+        return self._ops.gemm_fp8 if isinstance(layer.weight, Fp8Weight) else self._ops.gemm_grouped
 
 
 class Grouped(Packed):
@@ -55,6 +71,13 @@ class Grouped(Packed):
         layer.least = layer.declare(layer.rows, groups, dtype=torch.float16)
 
     def finish_loading(self, layer: Matrix) -> None:
-        form = self._form
-        layer.weight = self._ops.gemm_grouped.pack(layer.values, layer.scales, layer.least, form.bits, form.codes, form.order)
+        self.pack(layer, layer.values, layer.scales, layer.least, self._form)
         layer.values = layer.scales = layer.least = None
+
+
+def _of_rows_or_blocks(scales: Tensor) -> Tensor | None:
+    """[rows, groups of 32] → [rows, 1] or [rows, blocks of 128 columns], if that is how groups share them."""
+    if bool((scales == scales[:, :1]).all()):
+        return scales[:, :1]
+    blocks = scales[:, ::4]
+    return blocks if blocks.repeat_interleave(4, dim=1)[:, : scales.shape[1]].equal(scales) else None

@@ -22,7 +22,7 @@ class Rounded(Packed):
     def finish_loading(self, layer: Matrix) -> None:
         bands = [self._pack(band.float()) for band in layer.weight.split(max(1, _BAND // layer.shape[1]))]
         values, scales, least = (torch.cat(found) for found in zip(*bands, strict=True))
-        layer.weight = self._ops.gemm_grouped.pack(values, scales, least, self.form.bits, self.form.codes)
+        self.pack(layer, values, scales, least, self.form)
 
     def _pack(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         values, scales, least = self.round(weight)
