@@ -11,17 +11,17 @@ from minivllm.errors import OverloadedError
 router = APIRouter(tags=["Probes"])
 
 
-@router.get("/health", responses=ERRORS)
-@router.get("/health/live", responses=ERRORS)
-@router.get("/ping", responses=ERRORS)
-@router.post("/ping", responses=ERRORS)
+@router.get("/health", response_class=Response, responses=ERRORS)
+@router.get("/health/live", response_class=Response, responses=ERRORS)
+@router.get("/ping", response_class=Response, responses=ERRORS)
+@router.post("/ping", response_class=Response, responses=ERRORS)
 async def health(raw_request: Request) -> Response:
     """200 with an empty body while the engine works, else 503."""
     await app_state(raw_request).engine.check_health()
     return Response()
 
 
-@router.get("/health/ready", responses=ERRORS)
+@router.get("/health/ready", response_class=Response, responses=ERRORS)
 async def ready(raw_request: Request) -> Response:
     """200 while new requests are taken: not while the server shuts down."""
     state = app_state(raw_request)

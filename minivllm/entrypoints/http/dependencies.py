@@ -19,7 +19,17 @@ if TYPE_CHECKING:
     from minivllm.entrypoints.http.app import AppState
 
 # For the `responses` of a route that may stream.
-STREAM: dict[str, Any] = {"content": {"text/event-stream": {"schema": {"type": "string"}}}}
+STREAM: dict[str, Any] = {
+    "content": {
+        "text/event-stream": {
+            "schema": {  # of one event
+                "type": "object",
+                "properties": {"event": {"type": "string"}, "data": {"type": "string", "description": "JSON, or [DONE]"}},
+                "required": ["data"],
+            }
+        }
+    }
+}
 
 _REQUEST_ID = re.compile(r"[\x20-\x7e]{1,128}")
 _JSON_TYPE = re.compile(r"\s*application/([^;\s]*\+)?json\s*(;|$)", re.IGNORECASE)

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 from typing_extensions import TypedDict
 
@@ -20,6 +21,7 @@ logger = get_logger(__name__)
 
 MAX_MESSAGE = 2000  # characters; what a client sent is never echoed at length
 MAX_INPUT = 100  # characters of an offending value
+METHODS = ("DELETE", "GET", "PATCH", "POST", "PUT")
 CLIENT_CLOSED = 499  # nobody reads this reply; the access log shows why
 
 # Logged where they arise, or no fault of the server.
@@ -69,9 +71,20 @@ def install_error_handlers(app: FastAPI) -> None:
 async def _handle(request: Request, exc: Exception) -> Response:
     if isinstance(exc, HTTPException) and exc.status_code in (404, 405) and exc.detail in ("Not Found", "Method Not Allowed"):
         exc.detail = f"There is no {request.method} {request.url.path[:MAX_INPUT]} here."
+        if exc.status_code == 405:  # starlette names the methods of one route only
+            exc.headers = {"Allow": ", ".join(_methods(request))}
     if isinstance(exc, MinivllmError):  # an unexpected exception goes on to the web server, which logs it
         report(exc)
     return error_response(exc, request.scope)
+
+
+def _methods(request: Request) -> list[str]:
+    """That the path of `request` has."""
+    scope, found = request.scope, set()
+    for method in METHODS:
+        if any(route.matches({**scope, "method": method})[0] is Match.FULL for route in request.app.routes):
+            found.add(method)
+    return sorted(found)
 
 
 def error_response(exc: BaseException, scope: Scope) -> Response:

@@ -18,7 +18,10 @@ Content = Annotated[
                     "type": "array",
                     "items": {
                         "type": "object",
-                        "properties": {"type": {"type": "string", "enum": ["text"]}, "text": {"type": "string"}},
+                        "properties": {
+                            "type": {"type": "string", "enum": ["text", "input_text", "output_text"]},
+                            "text": {"type": "string"},
+                        },
                         "required": ["type", "text"],
                     },
                 },

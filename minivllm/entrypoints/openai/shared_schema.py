@@ -59,21 +59,22 @@ def _json(**schema: Any) -> WithJsonSchema:
     return WithJsonSchema(schema)
 
 
+_TEXT = {"type": "string", "minLength": 1}
 Int = Annotated[int, BeforeValidator(_number), Field(ge=-(2**63), lt=2**63)]
 Float = Annotated[float, BeforeValidator(_number), Field(allow_inf_nan=False)]
 Bool = Annotated[bool, Field(strict=True)]
 TokenIds = Annotated[
-    Any, BeforeValidator(_list_of(int, "token ids")), _json(type="array", items={"type": "integer", "minimum": 0})
+    Any, BeforeValidator(_list_of(int, "token ids")), _json(type=["array", "null"], items={"type": "integer", "minimum": 0})
 ]
 Stop = Annotated[
     Any,
     BeforeValidator(_stop),
-    _json(anyOf=[{"type": "string"}, {"type": "array", "items": {"type": "string"}, "maxItems": MAX_STOPS}]),
+    _json(anyOf=[_TEXT, {"type": "array", "items": _TEXT, "maxItems": MAX_STOPS}, {"type": "null"}]),
 ]
 Words = Annotated[
     Any,
     BeforeValidator(_list_of(str, "strings", MAX_BAD_WORDS)),
-    _json(type="array", items={"type": "string"}, maxItems=MAX_BAD_WORDS),
+    _json(type=["array", "null"], items=_TEXT, maxItems=MAX_BAD_WORDS),
 ]
 
 
