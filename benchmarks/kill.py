@@ -1,6 +1,6 @@
 """What do clients see when a process of the server is killed, and is anything left of it? kill -9 in mid-stream, many times.
 
-    python benchmarks/kill.py MODEL [--times 20] [--kinds api core] [-- --data-parallel-size 2 …]
+    python benchmarks/kill.py MODEL [--times 20] [--kinds api core worker ray] [-- --data-parallel-size 2 …]
 
 Each time a server with the flags after -- is started, clients stream from it one answer after another, and a process of that
 kind, drawn at random, is killed. Right is: within 5 s every client has an error (an event in its stream, a status, or a broken

@@ -26,7 +26,7 @@ def check_command(words: list[str]) -> None:
     assert parser.parse_args(words).positional_model
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml"])
+@pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml", "kubernetes_ray.yaml", "two_nodes_ray.sh"])
 def test_commands(name: str) -> None:
     text = (EXAMPLES / name).read_text()
     lists = re.findall(r"\[serve, (.*)\]", text)
@@ -35,11 +35,11 @@ def test_commands(name: str) -> None:
     for command in lists:
         check_command(yaml.safe_load(f"[{command}]"))
     for command in lines:
-        check_command(shlex.split(command))
+        check_command(shlex.split(command.replace("$(nproc)", "4")))
 
 
 def test_kubernetes() -> None:
-    for name, kind in (("kubernetes.yaml", "Deployment"),):
+    for name, kind in (("kubernetes.yaml", "Deployment"), ("kubernetes_ray.yaml", "StatefulSet")):
         by_kind = {each["kind"]: each for each in documents(name)}
         assert set(by_kind) == {kind, "Service"}
         pods = by_kind[kind]["spec"]["template"]
