@@ -150,6 +150,15 @@ def test_recorded_like_other_models(name, tmp_path, make_runner):
     assert ops.count("gemm_grouped") == 2 * 4
 
 
+@pytest.mark.parametrize("name", ["gptq, act-order, groups of 128", "bitsandbytes, NF4, double"])
+def test_by_the_code_of_transformers(name, tmp_path, make_runner):
+    checkpoint = write(tmp_path / "model", WRITERS[name], tiny())
+    runner = make_runner(checkpoint.folder, model_impl="transformers")
+    assert error(runner, checkpoint) < 2e-5
+    runner = make_runner(checkpoint.folder, model_impl="transformers", dtype="bfloat16")
+    assert error(runner, checkpoint) < 0.06 and schemes(runner) == {"Grouped"}
+
+
 def test_zero_biases_that_nobody_asked_for(tmp_path, make_runner):
     checkpoint = write(tmp_path / "model", GPTQ(), tiny())
     add(checkpoint.folder, {"model.layers.0.self_attn.o_proj.bias": torch.zeros(128)})
