@@ -175,12 +175,14 @@ def choose_workers(draft: Draft) -> None:
     values, spec = draft.values, draft.spec
     assert spec is not None
     stages, size = values["pipeline_parallel_size"], values["pipeline_parallel_size"] * values["tensor_parallel_size"]
-    if size > 1 and values["model_impl"] == TRANSFORMERS:
+    of_transformers = values["model_impl"] == TRANSFORMERS
+    if stages > 1 and of_transformers:
         raise ConfigError(
-            f"{spec.architecture} runs by transformers' modelling code (--model-impl), which is not divided among workers.",
-            param="tensor_parallel_size",
+            f"{spec.architecture} runs by transformers' modelling code (--model-impl), which is not divided into stages.",
+            param="pipeline_parallel_size",
+            value=stages,
         )
-    if values["tensor_parallel_size"] > 1:
+    if values["tensor_parallel_size"] > 1 and not of_transformers:
         check_shares(spec, values["tensor_parallel_size"], values["enable_expert_parallel"])
     if stages > 1 and spec.encoder is not None:
         raise ConfigError(

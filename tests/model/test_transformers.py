@@ -2,18 +2,25 @@
 
 import json
 import random
+from uuid import uuid4
 
 import pytest
 import torch
 import transformers
-from model.conftest import Checkpoint
+from distributed.ranks import together
+from model.conftest import BLOCK, Checkpoint, Runner
+from model.quantization.test_checkpoints import error, schemes, tiny, write
+from model.quantization.writers import GPTQ
 from model.test_families import GREEDY, SHORT, as_rows, check, prompt_of
 from model.tiny_configs import tiny_model
 from safetensors.torch import load_file, save_file
 
 from minivllm import LLM, SamplingParams
 from minivllm.config import EngineArgs
+from minivllm.distributed.groups import Layout
 from minivllm.errors import ConfigError
+from minivllm.kernels import extension_error
+from minivllm.worker.worker import Worker
 
 SHOWN = {
     "apertus": "Apertus 8B, 70B",
@@ -79,6 +86,14 @@ def test_int8_weights_are_those_of_our_families(saved, make_runner):
     assert (theirs - ours).abs().max() < 0.1 * (ours - exact).abs().max()
 
 
+def test_quantized_checkpoints_stay_packed(tmp_path, make_runner):
+    checkpoint = write(tmp_path / "model", GPTQ(), tiny("HeliumConfig", head_dim=32))
+    assert error(make_runner(checkpoint.folder), checkpoint) < 2e-5
+    runner = make_runner(checkpoint.folder, dtype="bfloat16")
+    assert schemes(runner) == ({"Grouped"} if extension_error() is None else {"Unquantized"})
+    assert error(runner, checkpoint) < 0.05
+
+
 def test_bfloat16_stays_close(tmp_path, make_runner):
     checkpoint = save("arcee", tmp_path)
     prompt = prompt_of(20, 4)
@@ -107,6 +122,32 @@ def test_engine_with_a_cache_that_is_too_small(tmp_path, smollm2):
         results = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params)
     for prompt, result in zip(prompts, results, strict=True):
         assert list(result.outputs[0].token_ids) == checkpoint.greedy(prompt, 20)
+
+
+@pytest.mark.parametrize("model_type", ["arcee", "dots1", "minicpm3"])
+def test_ranks_that_share_layers(model_type, tmp_path):
+    """Heads and what lies in feed-forward layers; each has all experts of dots1, and all of the attention of minicpm3."""
+    checkpoint, prompt = save(model_type, tmp_path), prompt_of(20, 4)
+    name, layout = f"test-{uuid4().hex}", Layout(2)
+
+    def rank(index: int) -> tuple[list[int], set[int]]:
+        options = {"dtype": "float32", "block_size": BLOCK, "cpu_threads": 1, "max_num_seqs": 2, "tensor_parallel_size": 2}
+        worker = Worker(EngineArgs(model=str(tmp_path), **options).resolve(), layout.place(index), name)
+        worker.init_device()
+        worker.load_model()
+        worker.allocate_kv(16)
+        runner = Runner(worker, 16)
+        runner.step({0: 12}, [runner.new(0, prompt, list(range(10)), SHORT)])
+        runner.step({0: 8})
+        for _ in range(5):
+            runner.step({0: 1})
+        sizes = {layer.shape[0] for path, layer in worker._runner._model.walk() if path.endswith("mlp.up_proj")}
+        worker.shutdown()
+        return runner.sequences[0], sizes
+
+    (one, first), (two, second) = together(2, rank)
+    assert one == two == prompt + checkpoint.greedy(prompt, 6)
+    assert (first, second) == ({32}, {64})
 
 
 def test_tensors_of_no_use_are_named(tmp_path, load_worker, caplog):

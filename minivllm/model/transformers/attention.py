@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -40,11 +41,11 @@ class AttentionPass(ABC):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        _RUNNING.append(self)
+        before = _RUNNING.set(self)
         try:
             yield
         finally:
-            _RUNNING.pop()
+            _RUNNING.reset(before)
 
     def mask(self, shape: tuple[int, ...], sees: Callable[..., Any], reach: int | None, device: torch.device) -> Tensor:
         """Instead of an attention mask: models pass it on to `attend`, perhaps layer by layer another. It has no memory."""
@@ -55,20 +56,20 @@ class AttentionPass(ABC):
         """[1, heads, num_tokens, dim] each -> [1, num_tokens, num_heads, value_dim]"""
 
 
-_RUNNING: list[AttentionPass] = []
+_RUNNING: ContextVar[AttentionPass] = ContextVar("running attention pass")
 
 
 def _attend(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None, **options: Any
 ) -> tuple[Tensor, None]:
-    return _RUNNING[-1].attend(query, key, value, attention_mask, options), None
+    return _RUNNING.get().attend(query, key, value, attention_mask, options), None
 
 
 def _mask(
     batch_size: int, q_length: int, kv_length: int, *, mask_function: Callable[..., Any], device: torch.device,
     local_size: int | None = None, **_: Any,
 ) -> Tensor:  # fmt: skip
-    return _RUNNING[-1].mask((batch_size, 1, q_length, kv_length), mask_function, local_size, device)
+    return _RUNNING.get().mask((batch_size, 1, q_length, kv_length), mask_function, local_size, device)
 
 
 AttentionInterface.register(NAME, _attend)
@@ -130,7 +131,7 @@ class PagedPass(AttentionPass):
 
     def __init__(self, calls: Sequence[AttentionCall], spec: ModelSpec, ctx: ForwardContext):
         self._layers = iter(list(zip(calls, ctx.kv_caches, strict=True)))
-        self._num_kv_heads = spec.num_kv_heads
+        self._num_kv_heads = max(call.num_kv_heads for call in calls)
         self._head_dim = spec.head_dim
         self._ctx = ctx
 
@@ -149,8 +150,8 @@ class PagedPass(AttentionPass):
         return (F.pad(x, (0, missing)) if missing else x).to(dtype).contiguous()
 
 
-def spec_with(spec: ModelSpec, calls: Sequence[AttentionCall]) -> ModelSpec:
-    """The model's spec with all that the cache and its back end must know of the layers."""
+def spec_with(spec: ModelSpec, calls: Sequence[AttentionCall], num_ranks: int) -> ModelSpec:
+    """The model's spec with all that the cache and its back end must know of the layers, each rank having as many heads."""
     if not calls:
         raise Unsupported(NOT_BY_INTERFACE)
     num_kv_heads = max(call.num_kv_heads for call in calls)
@@ -161,8 +162,8 @@ def spec_with(spec: ModelSpec, calls: Sequence[AttentionCall]) -> ModelSpec:
             )
     return replace(
         spec,
-        num_heads=max(call.num_heads for call in calls),
-        num_kv_heads=num_kv_heads,
+        num_heads=max(call.num_heads for call in calls) * num_ranks,
+        num_kv_heads=num_kv_heads * num_ranks,
         head_dim=max(max(call.key_dim, call.value_dim) for call in calls),
         layers=tuple(LayerSpec(window=call.form.window) for call in calls),
     )

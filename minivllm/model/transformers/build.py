@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from minivllm.errors import ConfigError
 from minivllm.model.transformers.attention import NAME, NOT_BY_INTERFACE, Unsupported
 
 transformers.utils.logging.set_verbosity_error()  # its hints are for those who write Python
+_PATCHING = Lock()  # of classes, which a thread must not do while another does
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
 
 
@@ -27,7 +29,7 @@ def build(config: ModelConfig, architecture: str, dtype: torch.dtype) -> PreTrai
     """Parameters are on the meta device; tables that are no part of a checkpoint have their values."""
     try:
         hf_config = _config(config)
-        with no_init_weights(), _parameters_without_memory():
+        with _PATCHING, no_init_weights(), _parameters_without_memory():
             model = AutoModelForCausalLM.from_config(
                 hf_config, dtype=dtype, attn_implementation=NAME, trust_remote_code=config.trust_remote_code
             )

@@ -21,6 +21,7 @@ from minivllm.model.transformers.build import build, decoder_of, first_line, fix
 from minivllm.model.transformers.checkpoint import ConvertedSource
 from minivllm.model.transformers.modules import Kept, replace_modules, tie
 from minivllm.model.transformers.proof import ask, prove, texts_for
+from minivllm.model.transformers.shares import shares_of
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -42,7 +43,7 @@ class TransformersForCausalLM(CausalLM):
         self._module = build(config, spec.architecture, dtype)
         fix_rope_lengths(self._module, max_model_len)
         self._decoder_path, self._decoder = decoder_of(self._module)
-        self._layers = replace_modules(self._module, ops, dtype, device)
+        self._layers = replace_modules(self._module, shares_of(self._module, spec, ops.group), ops, dtype, device)
         self._calls: list[AttentionCall] = []
         self._given = _Given()
 
@@ -52,14 +53,14 @@ class TransformersForCausalLM(CausalLM):
 
     def adapt(self, source: TensorSource) -> TensorSource:
         wanted = {
-            f"{path}.{name}".removeprefix("."): parameter.shape
+            f"{path}.{name}".removeprefix("."): parameter.shard.stored_shapes(1)[0]
             for path, layer in self._layers.items()
             for name, parameter in layer.parameters().items()
         }
         found = ConvertedSource(source, self._module, wanted)
         unused = [name for name in found.shapes() if name not in wanted and name not in self._module.all_tied_weights_keys]
         ignored = self._module._keys_to_ignore_on_load_unexpected or ()
-        said = [name for name in unused if not any(re.search(pattern, name) for pattern in ignored)]
+        said = [n for n in unused if not (found.is_unused(n) or any(re.search(pattern, n) for pattern in ignored))]
         if said:
             logger.warning("%s has no use for %d tensors of the checkpoint: %s", self.spec.architecture, len(said), _some(said))
         return found
@@ -90,7 +91,7 @@ class TransformersForCausalLM(CausalLM):
         recorder = Recorder(self._max_model_len)
         with recorder.running():
             self._record(recorder, texts[0])
-        self._calls, self.spec = recorder.calls, spec_with(self.spec, recorder.calls)
+        self._calls, self.spec = recorder.calls, spec_with(self.spec, recorder.calls, self._ops.group.size)
         answers = [ask(self._module, self._decoder, text) for text in texts]
         self._given.form = answers[0].form
         self._module.set_submodule(self._decoder_path, self._given)

@@ -11,6 +11,7 @@ from minivllm.model.layers.embedding import Embedding
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.linear import Linear
 from minivllm.model.layers.matrix import Matrix
+from minivllm.model.transformers.shares import Shares
 
 _ROUTERS = ("gate", "router")  # small, and their choices are sensitive: never quantized
 _SCALED = "ScaledWordEmbedding"  # transformers' name for an embedding with a factor, in many models
@@ -91,7 +92,7 @@ class Kept(Layer):
             delattr(self, name)
 
 
-def replace_modules(model: PreTrainedModel, ops: Ops, dtype: torch.dtype, device: str) -> dict[str, Layer]:
+def replace_modules(model: PreTrainedModel, shares: Shares, ops: Ops, dtype: torch.dtype, device: str) -> dict[str, Layer]:
     """By the paths of the modules, which with the names of parameters are the names in the checkpoint."""
     layers: dict[str, Layer] = {}
     modules = dict(model.named_modules())
@@ -112,7 +113,8 @@ def replace_modules(model: PreTrainedModel, ops: Ops, dtype: torch.dtype, device
     for path, module in modules.items():
         is_plain = type(module) is nn.Linear and path.rpartition(".")[2] not in _ROUTERS and path not in heads
         if is_plain and not any(part in path for part in kept_in_fp32):
-            linear = Linear(ops, module.in_features, (module.out_features,), bias=module.bias is not None, dtype=dtype)
+            inputs, outputs = shares.get(path, (module.in_features, module.out_features))
+            linear = Linear(ops, inputs, (outputs,), bias=module.bias is not None, dtype=dtype)
             layers[path] = linear
             model.set_submodule(path, Projection(module, linear, device))
     for path, module in model.named_modules():
