@@ -36,9 +36,11 @@ AttentionPlan plan_attention(const AttentionArgs& a, int threads) {
     // The tiles with the most keys come first, so that the threads finish together.
     for (int begin = first + (last - first - 1) / tile * tile; begin >= first && first < last; begin -= tile) {
       const int end = std::min(begin + tile, last);
-      const int position = a.context_lens[seq] - (last - begin);
+      const int length = a.keys ? last - first : a.context_lens[seq];
+      const int position = length - (last - begin), after = position + end - begin;
       const int low = a.window > 0 ? static_cast<int>(std::max(0L, position - a.window + 1)) : 0;
-      const int high = position + end - begin;
+      const int ahead = a.window > 0 ? static_cast<int>(std::min<long>(length, after + a.window - 1)) : length;
+      const int high = a.keys ? ahead : after;
       const int kv_heads = static_cast<int>(a.kv_heads), together = heads_together(a, threads, end - begin);
       for (int head = 0; head < kv_heads; head += together) {
         plan.items.push_back({seq, head, std::min(together, kv_heads - head), begin, end, position, low, high, -1});

@@ -59,22 +59,40 @@ void kv_write(long tokens, int dtype, int cache_dtype, Address k, Address v, lon
                                           tokens, blocks, kv_heads, block_size, head_dim});
 }
 
-void attention(long seqs, int dtype, int cache_dtype, Address q, Address kv, Address out, Address block_tables,
-               Address query_start, Address context_lens, long q_stride, long table_stride, long blocks, long heads,
-               long kv_heads, long block_size, long head_dim, float scale, float soft_cap, long window, Address sinks,
-               Address alibi_slopes) {
-  AttentionArgs args{static_cast<DType>(dtype), at<void>(q), at<void>(kv), at<void>(out),
-                     at<int32_t>(block_tables), at<int32_t>(query_start),
-                     at<int32_t>(context_lens), q_stride, table_stride, seqs, blocks, heads, kv_heads, block_size,
-                     head_dim, scale, soft_cap, window, at<float>(sinks), at<float>(alibi_slopes), nullptr, 0, nullptr, 0, nullptr};
+void attend(AttentionArgs& args, int cache_dtype) {
   const AttentionPlan plan = plan_attention(args, num_threads());
-  std::vector<float> partials(plan.partial_rows * (head_dim + 2));
+  std::vector<float> partials(plan.partial_rows * (args.head_dim + 2));
   args.items = plan.items.data();
   args.num_items = static_cast<long>(plan.items.size());
   args.merges = plan.merges.data();
   args.num_merges = static_cast<long>(plan.merges.size());
   args.partials = partials.data();
   kernels().attention[cache_dtype](args);
+}
+
+void attention(long seqs, int dtype, int cache_dtype, Address q, Address kv, Address out, Address block_tables,
+               Address query_start, Address context_lens, long q_stride, long table_stride, long blocks, long heads,
+               long kv_heads, long block_size, long head_dim, float scale, float soft_cap, long window, Address sinks,
+               Address alibi_slopes) {
+  AttentionArgs args{};
+  args.dtype = static_cast<DType>(dtype), args.q = at<void>(q), args.kv = at<void>(kv), args.out = at<void>(out);
+  args.block_tables = at<int32_t>(block_tables), args.query_start = at<int32_t>(query_start);
+  args.context_lens = at<int32_t>(context_lens), args.q_stride = q_stride, args.table_stride = table_stride;
+  args.seqs = seqs, args.blocks = blocks, args.heads = heads, args.kv_heads = kv_heads, args.block_size = block_size;
+  args.head_dim = head_dim, args.scale = scale, args.soft_cap = soft_cap, args.window = window;
+  args.sinks = at<float>(sinks), args.alibi_slopes = at<float>(alibi_slopes);
+  attend(args, cache_dtype);
+}
+
+// Every token of a text sees the whole text.
+void whole_attention(long seqs, int dtype, Address q, Address k, Address v, Address out, Address query_start, long q_stride,
+                     long k_stride, long v_stride, long heads, long kv_heads, long head_dim, float scale, long window) {
+  AttentionArgs args{};
+  args.dtype = static_cast<DType>(dtype), args.q = at<void>(q), args.out = at<void>(out);
+  args.query_start = at<int32_t>(query_start), args.q_stride = q_stride, args.seqs = seqs, args.heads = heads;
+  args.kv_heads = kv_heads, args.head_dim = head_dim, args.scale = scale, args.window = window;
+  args.keys = at<void>(k), args.values = at<void>(v), args.key_stride = k_stride, args.value_stride = v_stride;
+  attend(args, dtype);
 }
 
 void gemm(long m, int dtype, Address x, Address w, Address bias, Address y, long n, long k, long ldx) {
@@ -211,6 +229,7 @@ NB_MODULE(_cpu, m) {
   define_op(m, "scale_add", &scale_add);
   define_op(m, "kv_write", &kv_write);
   define_op(m, "attention", &attention);
+  define_op(m, "whole_attention", &whole_attention);
   define_op(m, "gemm", &gemm);
   define_op(m, "gemm_rows", &gemm_rows);
   define_op(m, "copy_rows", &copy_rows);

@@ -17,6 +17,7 @@ struct Block {
 
   void locate(const AttentionArgs& a, const AttentionItem& item, long key) {
     count = min_of(kKeys, item.key_end - key);
+    if (a.keys) return locate_rows(a, item, a.query_start[item.seq] + key);
     const long values_at = a.blocks * a.kv_heads * page_size<Cache>(a);
     const int32_t* table = a.block_tables + item.seq * a.table_stride;
     for (long i = 0; i < count;) {
@@ -30,6 +31,13 @@ struct Block {
         memcpy(value_scales + i, scales + values_at, run * sizeof(float));
       }
       for (long j = 0; j < run; j++, i++, row += a.head_dim) keys[i] = row, values[i] = row + values_at;
+    }
+  }
+
+  void locate_rows(const AttentionArgs& a, const AttentionItem& item, long first) {
+    for (long i = 0; i < count; i++) {
+      keys[i] = (const Cache*)a.keys + (first + i) * a.key_stride + item.kv_head * a.head_dim;
+      values[i] = (const Cache*)a.values + (first + i) * a.value_stride + item.kv_head * a.head_dim;
     }
   }
 };

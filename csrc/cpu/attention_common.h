@@ -13,14 +13,20 @@ MINIVLLM_INLINE vf cap(vf score, float soft_cap) {
   return soft_cap * (1.0f - 2.0f / (vexp(score * (2.0f / soft_cap)) + 1.0f));
 }
 
-// Keys of an item that a token at `position` sees are [low, position].
+// Keys of an item that a token at `position` sees are [lowest, highest].
 MINIVLLM_INLINE long lowest_key(const AttentionArgs& a, long position) {
   return a.window > 0 ? max_of(0, position - a.window + 1) : 0;
 }
 
+MINIVLLM_INLINE long highest_key(const AttentionArgs& a, const AttentionItem& item, long position) {
+  if (!a.keys) return position;
+  const long last = a.query_start[item.seq + 1] - a.query_start[item.seq] - 1;
+  return a.window > 0 ? min_of(last, position + a.window - 1) : last;
+}
+
 MINIVLLM_INLINE bool needs_mask(const AttentionArgs& a, const AttentionItem& item, long first, long count) {
   const long last_position = item.position + item.token_end - item.token_begin - 1;
-  return first + count - 1 > item.position || first < lowest_key(a, last_position);
+  return first + count - 1 > highest_key(a, item, item.position) || first < lowest_key(a, last_position);
 }
 
 MINIVLLM_INLINE long item_rows(const AttentionArgs& a, const AttentionItem& item) {

@@ -108,7 +108,7 @@ static void attend_lanes(const AttentionArgs& a, const AttentionItem& item, long
     running.top[r] = kHidden;
     running.sum[r] = 0;
     from[r] = (float)lowest_key(a, position);
-    to[r] = (float)position;
+    to[r] = (float)highest_key(a, item, position);
     slope[r] = row_slope(a, item, min_of(r, rows - 1));
     if (r >= rows) continue;
     read_query(a, item, r, line);

@@ -91,7 +91,7 @@ static void attend_rows(const AttentionArgs& a, const AttentionItem& item, Scrat
     for (int r = 0; r < Rows; r++) {
       float* row = scores + r * kKeys;
       const long position = item.position + r / group;
-      const float from = (float)(lowest_key(a, position) - key), to = (float)min_of(block.count - 1, position - key);
+      const float from = (float)(lowest_key(a, position) - key), to = (float)min_of(block.count - 1, highest_key(a, item, position) - key);
       const float slope = row_slope(a, item, r);
       vf highest = splat(top[r]);
       for (long j = 0; j < vectors; j += kLanes) {

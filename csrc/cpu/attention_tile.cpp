@@ -194,7 +194,7 @@ static void attend_tiles(const AttentionArgs& a) {
 }
 
 bool tile_attention(const AttentionArgs& a, DType cache) {
-  if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0 || a.alibi_slopes) return false;
+  if (a.dtype != DType::bf16 || a.head_dim % kDepth != 0 || a.block_size % kGroup != 0 || a.alibi_slopes || a.keys) return false;
   cache == DType::i8 ? attend_tiles<I8>(a) : attend_tiles<Bf16>(a);
   return true;
 }

@@ -104,6 +104,10 @@ struct AttentionArgs {
   long window;            // 0: unlimited
   const float* sinks;         // [heads] or null: a score more, of no key
   const float* alibi_slopes;  // [heads] or null: times its distance, taken off a key's score
+  // Of an encoder, else null: in the place of kv, block_tables and context_lens, rows like those of q. Every token sees its whole
+  // text then, or the window both ways.
+  const void *keys, *values;
+  long key_stride, value_stride;
   // Filled by plan_attention.
   const AttentionItem* items;
   long num_items;

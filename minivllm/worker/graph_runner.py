@@ -66,7 +66,7 @@ class GraphRunner:
             hidden = self._graphs.run(inputs.input_ids, inputs.positions, inputs.attention)
             if hidden is not None:
                 return hidden
-        if program is None or num_tokens > program.max_rows:
+        if program is None or num_tokens > program.max_rows or inputs.token_types is not None:
             return self._forward(inputs, kv_caches)
         assert inputs.attention.block_tables.stride(0) == self._table_stride
         return program.run(tensors_of(inputs), (num_tokens, len(inputs.attention.context_lens)))

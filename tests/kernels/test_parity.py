@@ -17,6 +17,7 @@ from minivllm.kernels import reference as reference_package
 from minivllm.kernels.codes import CODES
 from minivllm.kernels.kv_pages import row_width
 from minivllm.kernels.reference.kv_write import write_kv
+from minivllm.kernels.texts import Texts
 
 pytestmark = pytest.mark.skipif(extension_error() is not None, reason="the extension minivllm._cpu is not built")
 
@@ -248,6 +249,22 @@ def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
     for cache in FLOATS:
         yield paged_case([30, 1], [130, 200], dtype=dtype, cache=cache)
     yield paged_case([30, 1], [130, 200], dtype=dtype, slopes=True, sinks=True, scales=(0.5, 2.0))
+
+
+def whole_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
+    for lengths, heads, head_dim, window in (
+        ([], 2, 16, 0), ([1], 1, 64, 0), ([7, 1, 70, 3, 70, 0, 12], 3, 32, 0), ([200, 5], 2, 20, 0), ([90, 2], 2, 64, 9),
+        ([65, 64, 8], 1, 48, 64),
+    ):  # fmt: skip
+        texts = Texts(torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32))
+        packed = randn(sum(lengths), 3, heads, head_dim, dtype=dtype)
+
+        def run(attention: ModuleType, x: Tensor = packed, texts: Texts = texts, window: int = window) -> tuple[Tensor, ...]:
+            out = poisoned(len(x), *x.shape[2:], dtype=x.dtype)
+            attention.whole_attention(*x.unbind(1), texts, 0.3, out, window=window)
+            return out, attention.whole_attention(*x.unbind(1), texts, 0.3, window=window)
+
+        yield run
 
 
 def paged_shapes(dtype: torch.dtype, **kept: torch.dtype) -> Iterator[Case]:
@@ -597,6 +614,7 @@ CASES = {
     ("kv_write", "write_kv"): write_kv_cases,
     ("attention", "paged_attention"): paged_attention_cases,
     ("attention", "latent_attention"): latent_attention_cases,
+    ("attention", "whole_attention"): whole_attention_cases,
     ("gemm", "linear"): linear_cases,
     ("gemm", "rows"): rows_cases,
     ("gemm", "pack"): pack_cases,

@@ -1,4 +1,4 @@
-"""Paged attention on the compiled kernels."""
+"""Attention on the compiled kernels."""
 
 import torch
 from torch import Tensor
@@ -8,6 +8,7 @@ from minivllm.kernels.cpu.recording import call
 from minivllm.kernels.cpu.tensors import CACHE_DTYPES, DTYPES, has_dense_rows, output
 from minivllm.kernels.kv_pages import cache_shape
 from minivllm.kernels.reference import attention as reference
+from minivllm.kernels.texts import Texts
 
 
 def paged_attention(
@@ -61,3 +62,23 @@ def latent_attention(
 ) -> Tensor:
     """See reference.attention."""
     return reference.latent_attention(q, cache, block_tables, query_start, context_lens, scale, rank)
+
+
+def whole_attention(
+    q: Tensor, k: Tensor, v: Tensor, texts: Texts, scale: float, out: Tensor | None = None, *, window: int = 0
+) -> Tensor:
+    """See reference.attention."""
+    query_start = texts.query_start
+    if k.shape != q.shape or v.shape != q.shape:
+        raise ValueError(f"shapes do not fit: q {list(q.shape)}, k {list(k.shape)}, v {list(v.shape)}")
+    if query_start.dtype != torch.int32:
+        raise TypeError(f"query_start must be int32, got {query_start.dtype}")
+    if q.dtype not in DTYPES or any(x.dtype != q.dtype or not has_dense_rows(x) for x in (q, k, v)):
+        return reference.whole_attention(q, k, v, texts, scale, out, window=window)
+    out = output(out, q, q.shape)
+    num_heads, head_dim = q.shape[1:]
+    call(
+        _cpu.whole_attention, query_start.shape[0] - 1, DTYPES[q.dtype], q, k, v, out, query_start, q.stride(0), k.stride(0),
+        v.stride(0), num_heads, num_heads, head_dim, scale, window,
+    )  # fmt: skip
+    return out

@@ -1,9 +1,11 @@
-"""Causal attention over a paged KV cache in torch, one sequence at a time, softmax in fp32."""
+"""Attention in torch: causal over a paged KV cache, one sequence at a time, softmax in fp32; and of whole texts."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from minivllm.kernels.kv_pages import as_floats
+from minivllm.kernels.texts import Texts
 
 # Queries of one sequence are handled in tiles, so that the score matrix stays small for long prompts.
 _QUERY_TILE = 256
@@ -62,6 +64,23 @@ def latent_attention(
     """
     kv = cache.expand(2, *cache.shape[1:])
     return paged_attention(q, kv, block_tables, query_start, context_lens, scale)[..., :rank]
+
+
+def whole_attention(
+    q: Tensor, k: Tensor, v: Tensor, texts: Texts, scale: float, out: Tensor | None = None, *, window: int = 0
+) -> Tensor:
+    """Attend each token to its whole text, or to what is nearer than `window` tokens, if that is not 0.
+
+    q, k, v: [num_tokens, num_heads, head_dim].
+    """
+    out = torch.empty_like(q, memory_format=torch.contiguous_format) if out is None else out
+    for length, rows in texts.groups:
+        # [texts, num_heads, length, head_dim]
+        queries, keys, values = (x[rows].unflatten(0, (-1, length)).transpose(1, 2) for x in (q, k, v))
+        mask = texts.near(length, window) if 0 < window < length else None
+        attended = F.scaled_dot_product_attention(queries, keys, values, attn_mask=mask, scale=scale)
+        out[rows] = attended.transpose(1, 2).flatten(0, 1)
+    return out
 
 
 def _gather(kv: Tensor, table: Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:

@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from minivllm.kernels.reference import attention as reference
+from minivllm.kernels.texts import Texts
 from minivllm.kernels.triton.launch import find_owner, num_processors, power_of_2
 
 _MAX_SPLITS = 32
@@ -375,6 +377,13 @@ def latent_attention(
         reduction_kernel[(num_tokens, num_heads)](out, target, stats, 1.0, out.stride(0), num_heads, rank, rank_pad, splits,
                                                   num_warps=4)  # fmt: skip
     return out
+
+
+def whole_attention(
+    q: Tensor, k: Tensor, v: Tensor, texts: Texts, scale: float, out: Tensor | None = None, *, window: int = 0
+) -> Tensor:
+    """See reference.attention: torch's own kernels are made for this."""
+    return reference.whole_attention(q, k, v, texts, scale, out, window=window)
 
 
 def choose_shape(

@@ -1,5 +1,7 @@
 """BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with XLM-R and CamemBERT, which are the same network."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -76,14 +78,30 @@ class BertEmbeddings(Layer):
         vocab = vocabulary_share(spec, ops.group)
         self.word_embeddings = Embedding(ops, vocab, spec.hidden_size, tied=False, dtype=dtype)
         self.position_embeddings = PositionEmbedding(ops, spec, dtype)
-        self.token_type_embeddings = Embedding(ops, num_types, spec.hidden_size, tied=False, dtype=dtype)
+        self.token_type_embeddings = TypeEmbedding(
+            ops, num_types, spec.hidden_size, dtype, share=self.position_embeddings.add_to_all
+        )
         self.LayerNorm = make_norm(spec, ops, spec.hidden_size, dtype)
         self._has_types = num_types > 1
 
     def __call__(self, input_ids: Tensor, positions: Tensor, token_types: Tensor | None) -> Tensor:
-        types = token_types if token_types is not None and self._has_types else torch.zeros_like(input_ids)
-        x = self.word_embeddings(input_ids) + self.token_type_embeddings(types)
+        x = self.word_embeddings(input_ids)
+        if token_types is not None and self._has_types:
+            x += self.token_type_embeddings(token_types)
         return self.LayerNorm.add(self.position_embeddings(positions), x)
+
+
+class TypeEmbedding(Embedding):
+    """Vectors for the first and the second text of a pair, less that of the first, which all tokens share: `share` gets it."""
+
+    def __init__(self, ops: Ops, num_types: int, size: int, dtype: torch.dtype, share: Callable[[Tensor], None]):
+        super().__init__(ops, num_types, size, tied=False, dtype=dtype)
+        self._share = share
+
+    def finish_loading(self) -> None:
+        first = self.weight[0]
+        self._share(first)
+        self.weight = self.weight - first
 
 
 class BertLayers(Layer):

@@ -68,10 +68,12 @@ class ModernBertLayer(Layer):
         self.attn = ModernBertAttention(spec, ops, dtype, index, rotary)
         self.mlp_norm = make_norm(spec, ops, spec.hidden_size, dtype)
         self.mlp = ModernBertMLP(spec, ops, dtype)
+        self._add = ops.elementwise.add
 
     def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        x = x + self.attn(self.attn_norm(x), positions, ctx)
-        return x + self.mlp(self.mlp_norm(x))
+        """`x` is changed."""
+        x = self._add(x, self.attn(self.attn_norm(x), positions, ctx))
+        return self._add(x, self.mlp(self.mlp_norm(x)))
 
 
 class ModernBertAttention(Layer):
