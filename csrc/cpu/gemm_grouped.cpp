@@ -36,13 +36,14 @@ MINIVLLM_INLINE void store_pairs(uint16_t* to, __m512 even, __m512 odd) {
 #endif
 
 #if defined(__AVX512F__)
-// 16 values, each in the lowest bits of 32, as numbers; those of FP8 are too small by 2^112.
+// 16 values, each in the lowest bits of 32, as numbers. FP8 in units of 2^-8 has the exponents of fp16.
 template <class G>
 MINIVLLM_INLINE __m512 numbers_of(__m512i values, const float* table) {
   if (!G::kCoded) return _mm512_cvtepi32_ps(values);
   if (G::kBits == 4) return _mm512_permutexvar_ps(values, _mm512_loadu_ps(table));
-  const __m512i sign = _mm512_slli_epi32(_mm512_srli_epi32(values, 7), 31);
-  return (__m512)_mm512_or_si512(sign, _mm512_slli_epi32(_mm512_and_si512(values, _mm512_set1_epi32(127)), 20));
+  const __m512i sign = _mm512_slli_epi32(_mm512_and_si512(values, _mm512_set1_epi32(128)), 8);
+  const __m512i rest = _mm512_slli_epi32(_mm512_and_si512(values, _mm512_set1_epi32(127)), 7);
+  return _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_or_si512(sign, rest)));
 }
 #endif
 
@@ -51,9 +52,8 @@ template <class G>
 static void expand_group(const uint8_t* group, const float* table, uint16_t* to) {
 #if defined(__AVX512F__)
   const __m512i low_half = _mm512_set1_epi32(G::kBits == 4 ? 15 : 255);
-  const vf unit = vf{} + (G::kCoded && G::kBits == 8 ? 0x1p112f : 1.0f);
   for (int half = 0; half < 2; half++) {
-    const vf scale = load(G::scales_of(group) + half * 16) * unit, least = load(G::least_of(group) + half * 16);
+    const vf scale = load(G::scales_of(group) + half * 16), least = load(G::least_of(group) + half * 16);
     for (long quad = 0; quad < G::kQuads; quad++) {
       __m512i bytes = _mm512_loadu_si512(G::quad_of(group, quad, half * 16));
       if (G::kBits == 4 && quad % 2) bytes = _mm512_srli_epi32(bytes, 4);

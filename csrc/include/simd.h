@@ -149,13 +149,11 @@ MINIVLLM_INLINE vf load(const I8* p) {
 }
 
 MINIVLLM_INLINE vf load(const F8* p) {
-#if defined(__AVX512F__)
-  const vu bits = (vu)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)p));
-#else
-  const vu bits = __builtin_convertvector(load_bits<vub>(p), vu);
-#endif
-  const vf v = (vf)((bits & 127) << 20) * 0x1p120f;  // moves the exponent bias from 7 to 127, subnormals included
-  return (vf)((vu)((bits & 127) == 127 ? vu{} + 0x7fc00000u : (vu)v) | (bits & 128) << 24);
+  vh half = __builtin_convertvector(load_bits<vub>(p), vh);
+  half = (half & 128) << 8 | ((half & 127) == 127 ? vh{} + 0x7e00 : (vh)((half & 127) << 7));  // too small by 2^8, or NaN
+  F16 lanes[kLanes];
+  memcpy(lanes, &half, sizeof half);
+  return load(lanes) * 256.0f;
 }
 
 // v rounded to nearest even; what is beyond the largest, 448, becomes it, and NaN stays.

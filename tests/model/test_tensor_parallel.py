@@ -11,6 +11,8 @@ from distributed.ranks import together
 from gguf_files import NUMBERS, write_model
 from model.conftest import BLOCK, Runner
 from model.families import FAMILIES
+from model.quantization.test_checkpoints import error, tiny, write
+from model.quantization.writers import AWQ, GPTQ, BitsAndBytes, Float8
 from model.test_families import GREEDY, check, prompt_of
 
 from minivllm.config.engine_args import EngineArgs
@@ -20,6 +22,7 @@ from minivllm.distributed.groups import Layout
 from minivllm.errors import ConfigError
 from minivllm.kernels import extension_error
 from minivllm.messages.step import StepPlan, StepResult
+from minivllm.model.layers.linear import Linear
 from minivllm.model.quantization.grouped import Grouped
 from minivllm.worker.worker import Worker
 
@@ -173,3 +176,17 @@ def test_more_ranks_than_something_has():
         check_shares(spec, 8, True)
     with pytest.raises(ConfigError, match=r"Intermediate size \(12\) must be divisible by tensor parallel size \(16\)\."):
         check_shares(spec, 16, False)
+
+
+ACT_ORDER = GPTQ(group=128, act_order=True)
+
+
+@pytest.mark.parametrize("writer", [GPTQ(), ACT_ORDER, AWQ(128), BitsAndBytes(), Float8(128)], ids=repr)
+def test_quantized_checkpoints(writer, tmp_path, divided):
+    checkpoint = write(tmp_path / "model", writer, tiny())
+    assert error(divided(checkpoint.folder), checkpoint) < 2e-5
+    runner = divided(checkpoint.folder, dtype="bfloat16")
+    assert error(runner, checkpoint) < 0.06
+    layers = [layer for _, layer in runner.worker.ranks[1]._runner._model.walk() if isinstance(layer, Linear)]
+    packed = sum(isinstance(layer.scheme, Grouped) for layer in layers)
+    assert packed == (6 if writer is ACT_ORDER else 8)  # a part of columns in several groups that are in another order is not
