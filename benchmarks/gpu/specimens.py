@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from minivllm.kernels.reference.gemm_fp8 import Fp8Weight
-from minivllm.kernels.reference.gemm_grouped import GroupedWeight
 from minivllm.kernels.reference.gemm_int8 import Int8Weight
 from minivllm.kernels.triton import (
     activation,
@@ -149,12 +148,11 @@ def linear_specimens() -> Iterator[Specimen]:
     for dtype, rows in ((BF16, 1), (BF16, 32), (BF16, 64), (BF16, 1000), (FP16, 1), (FP32, 1), (FP32, 1000)):
         x, quick = rows_of(k, dtype, rows), dtype == BF16 and rows in (1, 1000)
         yield Specimen(f"{rows} rows {short(dtype)}", partial(gemm_int8.linear, x, int8), quick)
-        for bits in (4, 8):
+        for bits, codes in ((4, None), (8, None), (4, "nf4"), (8, "e4m3")):
             some = torch.empty(n, k // 32, dtype=FP16)
-            weight = GroupedWeight(torch.empty(n, k * bits // 8, dtype=torch.uint8), some, some, bits)
-            yield Specimen(
-                f"{rows} rows {short(dtype)}, {bits} bits", partial(gemm_grouped.linear, x, weight), quick and bits == 4
-            )
+            weight = gemm_grouped.pack(torch.empty(n, k * bits // 8, dtype=torch.uint8), some, some, bits, codes)
+            name = f"{rows} rows {short(dtype)}, {bits} bits{f', {codes}' if codes else ''}"
+            yield Specimen(name, partial(gemm_grouped.linear, x, weight), quick and bits == 4)
         if dtype == BF16:
             for what, shape in (("by row", (n, 1)), ("by block", (n // 128, k // 128))):
                 fp8 = Fp8Weight(torch.empty(n, k, dtype=FP8), torch.empty(shape))

@@ -33,7 +33,6 @@ bare.provide()
 import models  # noqa: E402
 
 from minivllm.kernels.reference.gemm_fp8 import Fp8Weight  # noqa: E402
-from minivllm.kernels.reference.gemm_grouped import GroupedWeight  # noqa: E402
 from minivllm.kernels.reference.gemm_int8 import Int8Weight  # noqa: E402
 from minivllm.kernels.triton import (  # noqa: E402
     activation,
@@ -173,7 +172,7 @@ def linear_cases(rows: int, k: int, n: int) -> Iterator[Case]:
     plain = torch.randn(n, k, dtype=BF16)
     int8 = Int8Weight(torch.randint(-127, 127, (n, k), dtype=torch.int8), torch.rand(n, 1))
     some = torch.rand(n, k // 32).half()
-    grouped = GroupedWeight(torch.randint(0, 255, (n, k // 2), dtype=torch.uint8), some, some, 4)
+    grouped = gemm_grouped.pack(torch.randint(0, 255, (n, k // 2), dtype=torch.uint8), some, some, 4)
     yield Case(f"torch linear, {rows} x {k} x {n}", lambda: torch.nn.functional.linear(x, plain), plain.nbytes, flop)
     yield Case(f"int8 linear, {rows} x {k} x {n}", lambda: gemm_int8.linear(x, int8), int8.data.nbytes, flop)
     moved = grouped.values.nbytes + 2 * some.nbytes

@@ -28,7 +28,7 @@ def test_logprobs_stay_close(family, saved, make_runner):
     assert runner.worker._pool.layers[0].dtype == torch.float8_e4m3fn
     error = (logprobs(runner) - checkpoint.logprobs(PROMPT)[:-1]).abs().mean().item()
     print(f"{family}: mean |d logprob| {error:.5f}")
-    assert 0 < error < 0.1
+    assert 0 < error < 0.15
 
 
 NAMES = [("k_scale", "v_scale"), ("k_proj.k_scale", "v_proj.v_scale"), ("k_proj.output_scale", "v_proj.output_scale")]
