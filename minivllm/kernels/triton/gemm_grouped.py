@@ -64,7 +64,9 @@ def linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> Tens
     x = x if weight.order is None else x.index_select(-1, weight.order)
 
     def launch(grid: tuple[int, int], out: Tensor, rows: Tensor, shape: LinearShape) -> None:
-        groups = (256 if shape.block_m <= 32 and not shape.wide else 64) // group
+        # Addresses in the table take registers of their own.
+        columns = 64 if shape.wide or shape.block_m > 32 else 128 if weight.bits == 8 and weight.table is not None else 256
+        groups = columns // group
         grouped_kernel[grid](
             out, rows, weight.values, weight.scales, weight.least, out if bias is None else bias,
             out if weight.table is None else weight.table, rows.shape[0], rows.stride(0), n, k, shape.block_n, shape.block_m,
