@@ -54,7 +54,7 @@ EXAMPLES = {
     "GlmForCausalLM": "GLM-4-9B",
     "Glm4ForCausalLM": "GLM-4-0414",
     "Glm4MoeForCausalLM": "GLM-4.5",
-    "GptOssForCausalLM": "gpt-oss, with weights in bfloat16",
+    "GptOssForCausalLM": "gpt-oss, with weights in bfloat16 or MXFP4",
     "GraniteForCausalLM": "Granite 3",
     "GraniteMoeForCausalLM": "Granite 3 MoE",
     "LlamaForCausalLM": "Llama 2, 3, 3.1, 3.2, SmolLM2",
@@ -91,7 +91,7 @@ NOTES = """
 - **Sliding windows** limit what attention reads, not yet what the cache keeps.
 - **Mixtures of experts**, latent attention and clipped projections run operation by operation: the log says which operation
   has no native form. All else is recorded and replayed natively.
-- **`--quantization int8`** leaves experts and routers as they are.
+- **`--quantization`** of an ordinary checkpoint leaves experts and routers as they are.
 - **Latent attention** caches one vector a token (DeepSeek V3: 576 numbers a layer), not keys and values.
 - Refused with a reason: OPT-350M (it normalises after its layers), BLOOM with `apply_residual_connection_post_layernorm`, MPT
   without ALiBi or with qk_ln.
