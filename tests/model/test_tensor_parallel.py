@@ -126,6 +126,15 @@ def test_weights_kept_packed(tmp_path, divided, make_runner):
     assert (alone - logprobs_of(runner)).abs().mean() < 0.05
 
 
+@pytest.mark.parametrize("enable_expert_parallel", [False, True])
+def test_quantized_experts(enable_expert_parallel, tmp_path, divided, monkeypatch):
+    sizes = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 32}
+    checkpoint = write(tmp_path / "model", GPTQ(), tiny("Qwen3MoeConfig", **sizes))
+    monkeypatch.setenv("MINIVLLM_NO_EXT", "1")
+    runner = divided(checkpoint.folder, enable_expert_parallel=enable_expert_parallel)
+    assert error(runner, checkpoint) < 6e-3
+
+
 def test_each_rank_keeps_its_part_only(saved, divided):
     ranks = divided(saved("llama2").folder).worker.ranks
     whole_kv = 3 * 2 * BLOCK * 6 * 8 * 4  # layers, keys and values, tokens, heads, elements, bytes
