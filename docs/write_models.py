@@ -15,11 +15,14 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]
 
 from model.families import FAMILIES  # noqa: E402
+from model.gguf_blocks import error_kept_packed  # noqa: E402
+from model.gguf_models import ROWS  # noqa: E402
 from model.test_transformers import SHOWN  # noqa: E402
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
 
 from minivllm.config import ModelSpec  # noqa: E402
 from minivllm.config.hf.registry import has_family  # noqa: E402
+from minivllm.model.loading.gguf_blocks import FORMATS  # noqa: E402
 from minivllm.model.registry import ARCHITECTURES  # noqa: E402
 
 HEAD = """\
@@ -27,13 +30,13 @@ HEAD = """\
 
 Each row of the table is a test: transformers writes a tiny random checkpoint of the configuration, and the worker runs
 it in float32 in batches, in chunks, with shuffled blocks and with blocks shared between two requests. Greedy tokens are the
-same as transformers', and the logprobs of the whole vocabulary differ by less than 2e-4 at every position. The last column is
-what the configuration has that a plain Llama has not.
+same as transformers', and the logprobs of the whole vocabulary differ by less than 2e-4 at every position. `with` is what the
+configuration has that a plain Llama has not; `GGUF`, the architecture of a GGUF file of the same weights that was equal too.
 
 This page is written by `docs/write_models.py`, which runs those tests.
 
-| architecture | for example | tested as | with |
-|---|---|---|---|
+| architecture | for example | tested as | with | GGUF |
+|---|---|---|---|---|
 """
 EXAMPLES = {
     "BloomForCausalLM": "BLOOM",
@@ -131,6 +134,22 @@ def others() -> str:
     return OTHERS + "".join(f"| {result} | {', '.join(sorted(set(names)))} |\n" for result, names in rows)
 
 
+GGUF_TYPES = """
+## GGUF files
+
+A GGUF file takes the place of a folder: `minivllm serve model.gguf`. Configuration, tokenizer (byte-level BPE or SentencePiece)
+and chat template are read from it. In bfloat16 matrices stay packed in memory and are multiplied packed: integer values of 4 or
+8 bits with a scale and a least value in 16 bits for each group. Projections that are multiplied together take the larger form
+of theirs. In other number types and with `--quantization` they are unpacked, to exactly what the `gguf` package makes of them.
+The last column is the error of what is kept packed: root mean square against that package's weights, relative
+to them; rounding to bfloat16 makes 2e-03.
+
+| type | kept as | error |
+|---|---|---|
+| F32, F16, BF16 | the type of the activations | 0 |
+"""
+
+
 def text() -> str:
     specs = {name: spec_of(name) for name in FAMILIES}
     lines = []
@@ -140,8 +159,17 @@ def text() -> str:
         named = [name for name, spec in specs.items() if spec.architecture == architecture]
         for number, name in enumerate(named):
             first = f"| `{architecture}` | {EXAMPLES[architecture]} |" if number == 0 else "| | |"
-            lines.append(f"{first} {name} | {', '.join(features(specs[name]))} |")
-    return HEAD + "\n".join(lines) + "\n" + NOTES + others()
+            gguf = ", ".join(f"`{row.split()[0]}`" for row, (family, _) in ROWS.items() if family == name)
+            lines.append(f"{first} {name} | {', '.join(features(specs[name]))} | {gguf} |")
+    return HEAD + "\n".join(lines) + "\n" + NOTES + gguf_types() + others()
+
+
+def gguf_types() -> str:
+    lines = []
+    for kind, known in FORMATS.items():
+        error = error_kept_packed(kind)
+        lines.append(f"| {kind} | {known.form.bits} bits, groups of {known.form.group} | {f'{error:.0e}' if error else 0} |")
+    return GGUF_TYPES + "\n".join(lines) + "\n"
 
 
 def spec_of(name: str) -> ModelSpec:
@@ -194,6 +222,6 @@ def features(spec: ModelSpec) -> list[str]:
 
 
 if __name__ == "__main__":
-    tests = ["tests/model/test_families.py", "tests/model/test_transformers.py"]
+    tests = [f"tests/model/test_{name}.py" for name in ("families", "transformers", "gguf_families", "gguf")]
     subprocess.run([sys.executable, "-m", "pytest", "-q", *tests], cwd=REPOSITORY, check=True)
     (REPOSITORY / "docs" / "models.md").write_text(text(), encoding="utf-8")

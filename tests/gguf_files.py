@@ -26,6 +26,8 @@ def value(content: Any) -> bytes:
         return struct.pack("<I", 8) + text(content)
     if content and isinstance(content[0], str):
         return struct.pack("<IIQ", 9, 8, len(content)) + b"".join(map(text, content))
+    if isinstance(content[0], float):
+        return struct.pack(f"<IIQ{len(content)}f", 9, 6, len(content), *content)
     return struct.pack(f"<IIQ{len(content)}i", 9, 5, len(content), *content)
 
 

@@ -67,6 +67,7 @@ IMPORTS_IN_FUNCTIONS = {
     "entrypoints/http/lifecycle.py": {"minivllm"},  # a process start, likewise
     "entrypoints/cli/bench/offline.py": {"minivllm"},  # LLM, with torch: the help comes without
     "entrypoints/cli/bench/plot.py": {"matplotlib"},  # only with --plot
+    "entrypoints/cli/plan.py": {"minivllm"},  # the engine, with torch: mistakes are told before
     "entrypoints/cli/run_batch.py": {"minivllm", "uvloop"},  # a process start, likewise
     "entrypoints/cli/serve.py": {"minivllm", "uvloop"},  # a process start: the engine starts before the web server loads
 }

@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from minivllm.config.gguf_families import ARCHITECTURES, TURNS_PAIRS
 from minivllm.errors import ConfigError
 from minivllm.utils.gguf import GGUFFile
 
-ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM"}
-_DIMENSIONS = {
+_INTEGERS = {
     "hidden_size": "embedding_length",
     "intermediate_size": "feed_forward_length",
     "num_hidden_layers": "block_count",
@@ -17,6 +17,22 @@ _DIMENSIONS = {
     "num_key_value_heads": "attention.head_count_kv",
     "head_dim": "attention.key_length",
     "max_position_embeddings": "context_length",
+    "sliding_window": "attention.sliding_window",
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+}
+_NUMBERS = {
+    "rms_norm_eps": "attention.layer_norm_rms_epsilon",
+    "layer_norm_eps": "attention.layer_norm_epsilon",
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "attention_multiplier": "attention.scale",
+    "logit_scale": "logit_scale",
+    "clip_qkv": "attention.clamp_kqv",
 }
 _SAMPLING = {
     "temperature": "temp",
@@ -34,13 +50,13 @@ _LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_p
 def find_file(path: Path, load_format: str) -> Path | None:
     """The GGUF file that a model's path means: itself, or the only one in a folder without safetensors; else None."""
     if path.is_file():
-        if load_format == "safetensors":
-            raise ConfigError(f"--load-format safetensors reads a folder, and {path} is a GGUF file.", param="load_format")
+        if load_format in ("safetensors", "pt"):
+            raise ConfigError(f"--load-format {load_format} reads a folder, and {path} is a GGUF file.", param="load_format")
         return path
     found = sorted(path.glob("*.gguf"))
     if load_format == "gguf" and len(found) != 1:
         raise ConfigError(f"{path} has {len(found)} *.gguf files: give the path of the one to load.", param="model")
-    usual = load_format == "safetensors" or any(path.glob("*.safetensors"))
+    usual = load_format in ("safetensors", "pt") or any(path.glob("*.safetensors"))
     return found[0] if len(found) == 1 and (load_format == "gguf" or not usual) else None
 
 
@@ -55,23 +71,23 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
         )
     if (file.integer("split.count") or 1) > 1:
         raise ConfigError(f"{file.path} is one part of a divided model: join the parts with gguf-split --merge.", param="model")
-    if file.integer(f"{kind}.expert_count"):
-        raise ConfigError("Mixture-of-experts models are not supported for now.", param="model")
     if "token_embd.weight" not in file.tensors:
         raise ConfigError(f"{file.path} has no token_embd.weight: it is not a language model.", param="model")
-    dimensions = {name: file.integer(f"{kind}.{key}") for name, key in _DIMENSIONS.items()}
-    rotary = file.integer(f"{kind}.rope.dimension_count")
-    head_dim = dimensions["head_dim"] or (dimensions["hidden_size"] or 0) // (dimensions["num_attention_heads"] or 1)
-    if rotary and rotary != head_dim:
+    values: dict[str, int | float | None] = {name: file.integer(f"{kind}.{key}") for name, key in _INTEGERS.items()}
+    values |= {name: file.number(f"{kind}.{key}") for name, key in _NUMBERS.items()}
+    head_dim = int(values["head_dim"] or int(values["hidden_size"] or 0) // int(values["num_attention_heads"] or 1))
+    rotary = file.integer(f"{kind}.rope.dimension_count") or head_dim
+    if rotary != head_dim and kind in TURNS_PAIRS:
         raise ConfigError(
             f"{file.path} turns {rotary} of {head_dim} dimensions of a head, which is not supported.", param="model"
         )
-    eps = file.number(f"{kind}.attention.layer_norm_rms_epsilon")
-    return {
-        "architectures": [ARCHITECTURES[kind]],
-        **{name: value for name, value in dimensions.items() if value is not None},
+    architecture, more = ARCHITECTURES[kind]
+    fields = {
+        "architectures": [architecture],
+        **{name: value for name, value in values.items() if value is not None},
+        "head_dim": head_dim,
+        "rotary_dim": rotary,
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
-        "rms_norm_eps": eps,
         "rope_parameters": _rope(file, kind, head_dim),
         "tie_word_embeddings": "output.weight" not in file.tensors,
         "attention_bias": "blk.0.attn_q.bias" in file.tensors,
@@ -79,6 +95,11 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
         "dtype": _dtype(file),
         "eos_token_id": list(eos_token_ids(file)),
     }
+    return {**fields, **more(file, fields)}
+
+
+def turns_pairs(file: GGUFFile) -> bool:
+    return file.text("general.architecture") in TURNS_PAIRS
 
 
 def read_generation(file: GGUFFile) -> dict[str, Any]:
@@ -116,11 +137,11 @@ def _rope(file: GGUFFile, kind: str, head_dim: int) -> dict[str, Any]:
     scaling = file.text(f"{kind}.rope.scaling.type") or "none"
     factor = file.number(f"{kind}.rope.scaling.factor") or file.number(f"{kind}.rope.scale_linear")
     found: dict[str, Any] = {"rope_theta": theta, "rope_type": "default"}
-    if scaling not in ("none", "linear", "yarn"):
+    if scaling not in ("none", "linear", "yarn", *(["longrope"] if kind == "phi3" else [])):
         raise ConfigError(f"{file.path}: rope scaling {scaling!r} is not supported (supported: linear, yarn).", param="model")
     if "rope_freqs.weight" in file.tensors:
         return found | _llama3_rope(file, theta, head_dim)
-    if factor is not None and factor != 1.0:
+    if factor is not None and factor not in (0.0, 1.0):
         found |= {"rope_type": "yarn" if scaling == "yarn" else "linear", "factor": factor}
         original = file.integer(f"{kind}.rope.scaling.original_context_length")
         if original:
@@ -129,9 +150,8 @@ def _rope(file: GGUFFile, kind: str, head_dim: int) -> dict[str, Any]:
 
 
 def _llama3_rope(file: GGUFFile, theta: float, head_dim: int) -> dict[str, Any]:
-    info = file.tensors["rope_freqs.weight"]
-    if info.type.name == "F32" and info.shape == (head_dim // 2,):
-        divisors = memoryview(file.data)[info.begin : info.end].cast("f")
+    divisors = file.floats("rope_freqs.weight")
+    if len(divisors) == head_dim // 2:
         found = {"rope_type": "llama3", "factor": round(max(divisors), 4), **_LLAMA3_ROPE}
         expected = _llama3_divisors(found, theta, head_dim)
         if all(math.isclose(a, b, rel_tol=1e-3) for a, b in zip(divisors, expected, strict=True)):

@@ -9,6 +9,8 @@ import msgspec
 
 from minivllm.errors import ConfigError
 
+SAFETENSORS_INDEX = "model.safetensors.index.json"
+PT_INDEX = "pytorch_model.bin.index.json"
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
 
@@ -88,15 +90,25 @@ def read_generation(folder: Path) -> dict[str, Any]:
     return read_json(folder / "generation_config.json")
 
 
-def check_weights(folder: Path) -> None:
-    """Refuse a folder that has no weights that we read."""
-    if any(folder.glob("*.safetensors")):
-        return
-    others = sorted(p.name for p in folder.iterdir() if p.suffix in (".bin", ".pt", ".pth", ".gguf"))
-    found = f" ({others[0]} is there, but only safetensors and GGUF are read)" if others else ""
-    if len(others) > 1 and others[0].endswith(".gguf"):
+def weights_format(folder: Path, load_format: str) -> str:
+    """The --load-format that reads the weights in a folder: the one asked for, or that of the files that are there."""
+    has_safetensors = any(folder.glob("*.safetensors")) or (folder / SAFETENSORS_INDEX).is_file()
+    if load_format != "pt" and has_safetensors:
+        return "safetensors"
+    if load_format != "safetensors" and pt_files(folder):
+        return "pt"
+    wanted = {"safetensors": "*.safetensors", "pt": "*.bin or *.pt"}.get(load_format, "*.safetensors, *.bin or *.gguf")
+    there = sorted(p.name for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf"))
+    found = f" (only {there[0]})" if there else ""
+    if len(there) > 1 and there[0].endswith(".gguf"):
         found = " (it has several *.gguf files: give the path of one)"
-    raise ConfigError(f"{folder} has no weights: no *.safetensors file{found}.", param="model")
+    raise ConfigError(f"{folder} has no weights: no {wanted} file{found}.", param="model")
+
+
+def pt_files(folder: Path) -> list[Path]:
+    """Those with weights, and not what training leaves beside them."""
+    names = ("pytorch_model*.bin", "model*.bin", "*.pt")
+    return next((found for found in (sorted(folder.glob(name)) for name in names) if found), [])
 
 
 def read_tokenizer(folder: Path) -> TokenizerFile:

@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 MAX_NUM_SEQS = {"cpu": 128, "cuda": 256}
 MAX_NUM_BATCHED_TOKENS = {"cpu": 2048, "cuda": 8192}
 SERVER_MAX_NUM_QUEUED_REQS = 4096
-DTYPES = ("float32", "bfloat16", "float16")
+_BEYOND_FLOAT16 = {"Gemma2ForCausalLM", "Gemma3ForCausalLM", "Glm4ForCausalLM"}  # by their activations
 
 
 @dataclass
@@ -137,9 +137,9 @@ def choose_runner(draft: Draft) -> None:
         values["enable_chunked_prefill"] = values["enable_prefix_caching"] = False
 
 
-def check_weights(draft: Draft) -> None:
+def choose_load_format(draft: Draft) -> None:
     if draft.values["load_format"] != "dummy" and draft.gguf is None:
-        model_files.check_weights(draft.folder)
+        draft.values["load_format"] = model_files.weights_format(draft.folder, draft.values["load_format"])
 
 
 def read_generation_config(draft: Draft) -> None:
@@ -226,9 +226,16 @@ def choose_device(draft: Draft) -> None:
 
 def choose_dtype(draft: Draft) -> None:
     assert draft.spec is not None
-    dtype = draft.values["dtype"]
+    dtype, too_large = draft.values["dtype"], draft.spec.architecture in _BEYOND_FLOAT16
+    if dtype == "float16" and too_large:
+        raise ConfigError(
+            f"The model type {draft.hf_config.get('model_type', draft.spec.architecture)!r} does not support float16. "
+            "Reason: Numerical instability. Please use bfloat16 or float32 instead.",
+            param="dtype",
+            value=dtype,
+        )
     if dtype == "auto":
-        dtype = draft.spec.dtype if draft.spec.dtype in ("bfloat16", "float16") else "bfloat16"
+        dtype = "float16" if draft.spec.dtype == "float16" and not too_large else "bfloat16"
         if dtype == "float16" and draft.stored is not None and draft.values["device"] == "cpu":
             dtype = "bfloat16"  # in which the kernels multiply packed weights
         if dtype != draft.spec.dtype:
@@ -317,7 +324,7 @@ RULES: list[Callable[[Draft], None]] = [
     read_model,
     choose_quantization,
     choose_runner,
-    check_weights,
+    choose_load_format,
     read_generation_config,
     choose_workers,
     choose_device,

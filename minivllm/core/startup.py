@@ -10,6 +10,7 @@ from minivllm.executor.base import Executor
 from minivllm.executor.uniproc import UniprocExecutor
 from minivllm.messages.kv_spec import KVSpec
 from minivllm.messages.output import EngineReady
+from minivllm.messages.plan import Plan, WorkerPlan
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -42,6 +43,27 @@ def build_core(config: EngineConfig, progress: bool = False) -> tuple[EngineCore
     return core, EngineReady(num_blocks, block_size, max_model_len, os.getpid())
 
 
+def make_plan(config: EngineConfig) -> Plan:
+    """What `build_core` would find, without loading the model."""
+    executor = _make_executor(config)
+    try:
+        executor.call_all("init_device")
+        plans: list[WorkerPlan] = executor.call_all("plan")
+    finally:
+        executor.shutdown()
+    found = min(plans, key=lambda plan: plan.kv_bytes / max(1, plan.kv_spec.bytes_per_block))
+    spec, problem = found.kv_spec, None
+    length, num_blocks = config.model.max_model_len, config.cache.num_gpu_blocks_override
+    if num_blocks is None and spec.bytes_per_block:
+        try:
+            num_blocks = _fitting_blocks(config, spec, found.kv_bytes)
+        except ConfigError as e:
+            num_blocks, problem = max(0, found.kv_bytes) // spec.bytes_per_block, e.message
+    if num_blocks:
+        length = min(length, num_blocks * config.cache.block_size)
+    return Plan(found, num_blocks or 0, config.cache.block_size, length, problem)
+
+
 def _make_executor(config: EngineConfig) -> Executor:
     """Only what a single worker in this process needs is imported before there is a config."""
     match config.parallel.distributed_executor_backend:
@@ -69,6 +91,10 @@ def _count_blocks(config: EngineConfig, executor: Executor) -> int:
         return 0
     rooms = zip(executor.call_all("available_kv_bytes"), specs, strict=True)
     available, spec = min(rooms, key=lambda room: room[0] / room[1].bytes_per_block)
+    return _fitting_blocks(config, spec, available)
+
+
+def _fitting_blocks(config: EngineConfig, spec: KVSpec, available: int) -> int:
     num_blocks = max(0, available) // spec.bytes_per_block
     max_model_len = config.model.max_model_len
     fitting = num_blocks * spec.block_size

@@ -9,11 +9,13 @@ from typing import Any
 from minivllm.config.engine_args import EngineArgs
 from minivllm.config.engine_config import EngineConfig
 from minivllm.core.startup import build_core
+from minivllm.core.startup import make_plan as plan_of
 from minivllm.engine.balancer import launch
 from minivllm.engine.client import BlockingClient, CoreClient, InprocClient
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.messages.output import RequestOutput
+from minivllm.messages.plan import Plan
 from minivllm.messages.pooling_output import PoolingOutput, PoolingRequestOutput
 from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.prompt import Prompt
@@ -96,3 +98,8 @@ class LLMEngine:
 
     def shutdown(self) -> None:
         self._client.close()
+
+
+def make_plan(args: EngineArgs) -> Plan:
+    """What a model would take of this machine, without loading it."""
+    return plan_of(args.resolve())

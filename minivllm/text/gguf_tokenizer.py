@@ -1,4 +1,5 @@
-"""Builds the tokenizer that the metadata of a GGUF file describe: byte-level BPE, split as its `tokenizer.ggml.pre` says."""
+"""Builds the tokenizer that the metadata of a GGUF file describe: byte-level BPE, split as its `tokenizer.ggml.pre` says, or
+SentencePiece."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,6 +8,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from minivllm.errors import ConfigError
+from minivllm.text import gguf_sentencepiece
 from minivllm.utils.gguf import GGUFFile
 
 _LETTERS = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -39,28 +41,46 @@ _NAMED = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_t
 def build(file: GGUFFile) -> tuple[tokenizers.Tokenizer, dict[str, Any], dict[str, str]]:
     """The tokenizer, its named tokens as in tokenizer_config.json, and the chat templates by name."""
     model, pre = file.text("tokenizer.ggml.model"), file.text("tokenizer.ggml.pre")
-    if model != "gpt2":
-        raise _refusal(file, f"tokenizer model {model!r} is not supported (supported: gpt2, which is byte-level BPE)")
-    if pre not in _PATTERNS:
+    if model not in ("gpt2", "llama"):
+        supported = "gpt2, which is byte-level BPE, and llama, which is SentencePiece"
+        raise _refusal(file, f"tokenizer model {model!r} is not supported (supported: {supported})")
+    if model == "gpt2" and pre not in _PATTERNS:
         raise _refusal(file, f"pre-tokenizer {pre!r} is not supported (supported: {', '.join(_PATTERNS)})")
     tokens = list(file.texts("tokenizer.ggml.tokens"))
     types = file.integers("tokenizer.ggml.token_type")
     if len(types) != len(tokens):
         raise file.broken(f"it has {len(tokens)} tokens and {len(types)} token types")
     named = {name: text for name, key in _NAMED.items() if (text := _token(file, tokens, key)) is not None}
-    backend = _backend(file, tokens, types, _PATTERNS[pre])
-    _add_ends(file, backend, named, _PATTERNS[pre] in _BEGINS_WITH_BOS)
+    try:
+        if model == "gpt2":
+            backend = _byte_level(file, tokens, types, _PATTERNS[str(pre)])
+        else:
+            backend = _sentencepiece(file, tokens, types)
+    except ConfigError:
+        raise
+    except Exception as error:  # the library raises bare Exception
+        raise _refusal(file, f"its tokens and merges do not fit together: {error}") from error
+    added = [(t, kind) for t, kind in zip(tokens, types, strict=True) if kind in (_CONTROL, _USER_DEFINED)]
+    if model == "llama":
+        added = [(token, kind) for token, kind in added if gguf_sentencepiece.is_found_as_it_is(token)]
+    backend.add_tokens([tokenizers.AddedToken(t, special=kind == _CONTROL, normalized=False) for t, kind in added])
+    _add_ends(file, backend, named, model == "llama" or _PATTERNS[str(pre)] in _BEGINS_WITH_BOS)
     return backend, named, _templates(file)
 
 
-def _backend(file: GGUFFile, tokens: list[str], types: Sequence[int], pattern: str | None) -> tokenizers.Tokenizer:
+def _sentencepiece(file: GGUFFile, tokens: list[str], types: Sequence[int]) -> tokenizers.Tokenizer:
+    scores = file.numbers("tokenizer.ggml.scores")
+    if len(scores) != len(tokens):
+        raise file.broken(f"it has {len(tokens)} tokens and {len(scores)} scores")
+    space_prefix = file.flag("tokenizer.ggml.add_space_prefix") is not False
+    return gguf_sentencepiece.backend_of(tokens, types, scores, space_prefix)
+
+
+def _byte_level(file: GGUFFile, tokens: list[str], types: Sequence[int], pattern: str | None) -> tokenizers.Tokenizer:
     parts = (merge.partition(" ") for merge in file.texts("tokenizer.ggml.merges"))
     merges = [(left, right) for left, _, right in parts]
     vocabulary = {token: i for i, (token, kind) in enumerate(zip(tokens, types, strict=True)) if kind != _UNUSED}
-    try:
-        backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pattern in _WHOLE_WORDS))
-    except Exception as error:  # the library raises bare Exception
-        raise _refusal(file, f"its tokens and merges do not fit together: {error}") from error
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, merges, ignore_merges=pattern in _WHOLE_WORDS))
     if pattern is None:
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     elif pattern == "digits":
@@ -73,8 +93,6 @@ def _backend(file: GGUFFile, tokens: list[str], types: Sequence[int], pattern: s
     if pattern == _QWEN2:
         backend.normalizer = normalizers.NFC()
     backend.decoder = decoders.ByteLevel()
-    added = [(t, kind) for t, kind in zip(tokens, types, strict=True) if kind in (_CONTROL, _USER_DEFINED)]
-    backend.add_tokens([tokenizers.AddedToken(t, special=kind == _CONTROL, normalized=False) for t, kind in added])
     return backend
 
 

@@ -8,7 +8,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -59,6 +59,9 @@ class TensorInfo:
     begin: int  # offsets in the file
     end: int
 
+    def with_shape(self, shape: tuple[int, ...], begin: int, end: int) -> "TensorInfo":
+        return replace(self, shape=shape, begin=begin, end=end)
+
 
 class GGUFFile:
     """`metadata` by key (arrays as sequences that read the file), `tensors` by name, `data` the mapped file.
@@ -104,12 +107,22 @@ class GGUFFile:
 
     def integers(self, key: str) -> Sequence[int]:
         """An array of integers; empty if it is not there."""
-        value = self._typed(key, memoryview)
-        if value is None:
-            return ()
-        if value.format in "fd":
+        value = self.numbers(key)
+        if isinstance(value, memoryview) and value.format in "fd":
             raise self.broken(f"{key} has a wrong type")
         return value
+
+    def numbers(self, key: str) -> Sequence[Any]:
+        """An array of numbers; empty if it is not there."""
+        value = self._typed(key, memoryview)
+        return () if value is None else value
+
+    def floats(self, name: str) -> list[float]:
+        """A small tensor of float32 numbers; empty if it is not there, or another thing."""
+        info = self.tensors.get(name)
+        if info is None or info.type.name != "F32":
+            return []
+        return list(memoryview(self.data)[info.begin : info.end].cast("f"))
 
     def broken(self, why: str) -> ConfigError:
         return ConfigError(f"{self.path} is not a complete GGUF file: {why}. Fetch it again.", param="model")

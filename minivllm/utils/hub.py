@@ -8,6 +8,7 @@ from minivllm.utils.logging import get_logger
 logger = get_logger(__name__)
 
 FILES = ["*.json", "*.safetensors", "*.jinja", "*.model", "*.txt", "*.py"]
+OLD_FILES = ["*.bin"]  # where there is no better form
 
 
 def resolve_folder(name: str, revision: str | None = None, *, what: str = "model") -> Path:
@@ -42,7 +43,10 @@ def _download(name: str, revision: str | None) -> Path:
     )
 
     try:
-        return Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
+        folder = Path(snapshot_download(name, revision=revision, allow_patterns=FILES))
+        if any(folder.glob("*.safetensors")):
+            return folder
+        return Path(snapshot_download(name, revision=revision, allow_patterns=[*FILES, *OLD_FILES]))
     except RevisionNotFoundError as e:
         raise ConfigError(f"the hub's model {name} has no revision {revision!r}: check --revision.", param="revision") from e
     except GatedRepoError as e:

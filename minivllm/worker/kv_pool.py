@@ -22,7 +22,7 @@ class KVPool:
 
     def __init__(self, backend: AttentionBackend, own_layers: range, block_size: int, dtype: torch.dtype, device: str):
         """own_layers: those of the model that are computed here."""
-        self._backend = backend
+        self.backend = backend
         self._num_layers = len(own_layers)
         self._num_before = own_layers.start
         self._block_size = block_size
@@ -31,11 +31,11 @@ class KVPool:
         self.layers: list[Tensor] = []
 
     def spec(self, sliding_window: int | None) -> KVSpec:
-        per_layer = math.prod(self._backend.kv_shape(1, self._block_size, self._dtype)) * self._dtype.itemsize
+        per_layer = math.prod(self.backend.kv_shape(1, self._block_size, self._dtype)) * self._dtype.itemsize
         return KVSpec(self._block_size, per_layer * self._num_layers, sliding_window)
 
     def allocate(self, num_blocks: int) -> None:
-        shape = self._backend.kv_shape(num_blocks, self._block_size, self._dtype)
+        shape = self.backend.kv_shape(num_blocks, self._block_size, self._dtype)
         try:
             memory = torch.empty((self._num_layers, *shape), dtype=self._dtype, device=self._device)
         except RuntimeError as e:

@@ -8,6 +8,7 @@ import torch
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.env import no_extension
+from minivllm.config.model_spec import ModelSpec
 from minivllm.config.sections.model import TRANSFORMERS
 from minivllm.distributed.communicator import connect
 from minivllm.distributed.groups import ALONE, Place
@@ -16,13 +17,15 @@ from minivllm.errors import ConfigError
 from minivllm.kernels import Ops, ops_for
 from minivllm.kernels.communicator import Alone, Communicator
 from minivllm.messages.kv_spec import KVSpec
+from minivllm.messages.plan import WorkerPlan
 from minivllm.messages.step import StepPlan, StepResult
 from minivllm.model.attention.select import select_backend
 from minivllm.model.interface import CausalLM, Model
 from minivllm.model.loading.dense import Dense
-from minivllm.model.loading.load import load_model
+from minivllm.model.loading.load import load_model, weight_bytes
 from minivllm.model.pooling import Pooler
 from minivllm.worker.devices import DEVICES
+from minivllm.worker.devices.bandwidth import read_bandwidth
 from minivllm.worker.graph_runner import GraphRunner
 from minivllm.worker.input_builder import InputBuilder
 from minivllm.worker.kv_pool import KVPool
@@ -66,23 +69,16 @@ class Worker:
 
     def load_model(self, progress: bool = False) -> None:
         """ConfigError, in one line, if the model folder does not hold the model that its config.json describes."""
-        config, device = self._config, self._device.torch_name
-        dtype, kv_dtype = getattr(torch, config.model.dtype), self._kv_dtype()
-        ops = dataclasses.replace(
-            ops_for(device, use_extension=not no_extension()),
-            group=self._group,
-            whole_experts=config.parallel.enable_expert_parallel and self._group.size > 1,
-        )
+        config, device, ops = self._config, self._device.torch_name, self._make_ops()
         if config.model.model_impl != TRANSFORMERS:  # whose layers are known when they are there
-            select_backend(config.spec, dtype, kv_dtype, device)
-        model = load_model(config, ops, dtype, device, self._device.memory().free, progress and self._place.rank == 0)
-        spec = model.spec
-        backend = select_backend(spec, dtype, kv_dtype, device)(spec, ops)
-        block_size = config.cache.block_size
+            self._make_pool(ops, config.spec)
+        free_bytes, progress = self._device.memory().free, progress and self._place.rank == 0
+        model = load_model(config, ops, self._dtype, device, free_bytes, progress)
+        spec, self._pool = model.spec, self._make_pool(ops, model.spec)
+        block_size, backend = config.cache.block_size, self._pool.backend
         slots = RequestSlots(config.scheduler.max_num_seqs, config.model.max_model_len, block_size)
-        self._pool = KVPool(backend, spec.own_layers, block_size, kv_dtype, device)
-        link = connect_stages(device, self._rendezvous, self._place, self._ends, spec.hidden_size, dtype)
-        no_input = None if spec.has_first_layer else torch.empty((0, spec.hidden_size), dtype=dtype, device=device)
+        link = connect_stages(device, self._rendezvous, self._place, self._ends, spec.hidden_size, self._dtype)
+        no_input = None if spec.has_first_layer else torch.empty((0, spec.hidden_size), dtype=self._dtype, device=device)
         graphs = GraphRunner(model, backend, ops, self._device, config.scheduler.max_num_seqs, no_input)
         receive = None if link is None or spec.has_first_layer else link.receive
         builder = InputBuilder(slots, block_size, self._device, spec.encoder is not None, receive)
@@ -90,6 +86,23 @@ class Worker:
             self._runner = StageRunner(graphs, slots, builder, link)
         else:
             self._runner = self._make_runner(model, graphs, slots, builder, ops)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        found: torch.dtype = getattr(torch, self._config.model.dtype)
+        return found
+
+    def _make_ops(self) -> Ops:
+        return dataclasses.replace(
+            ops_for(self._device.torch_name, use_extension=not no_extension()),
+            group=self._group,
+            whole_experts=self._config.parallel.enable_expert_parallel and self._group.size > 1,
+        )
+
+    def _make_pool(self, ops: Ops, spec: ModelSpec) -> KVPool:
+        device, dtype = self._device.torch_name, self._kv_dtype()
+        backend = select_backend(spec, self._dtype, dtype, device)(spec, ops)
+        return KVPool(backend, spec.own_layers, self._config.cache.block_size, dtype, device)
 
     def _kv_dtype(self) -> torch.dtype:
         name = self._config.cache.kv_cache_dtype
@@ -106,7 +119,7 @@ class Worker:
         config, pooling = self._config, self._config.pooling
         if pooling is not None:
             dense = [Dense(folder, self._device.torch_name) for folder in pooling.dense]
-            return PoolingRunner(graphs, slots, builder, Pooler(pooling, model, getattr(torch, config.model.dtype), dense))
+            return PoolingRunner(graphs, slots, builder, Pooler(pooling, model, self._dtype, dense))
         assert isinstance(model, CausalLM), "config.resolve makes pooling models of those that cannot generate"
         vocab_size = min(config.spec.vocab_size, config.generation.num_tokens or config.spec.vocab_size)
         sampler = Sampler(ops.sampling, slots, self._device, config.scheduler.max_num_seqs, config.model.seed, vocab_size)
@@ -118,6 +131,20 @@ class Worker:
 
     def available_kv_bytes(self) -> int:
         return available_kv_bytes(self._config.cache, self._device, self._num_local, self._run_largest_step)
+
+    def plan(self) -> WorkerPlan:
+        """What the calls up to here would find, without loading anything; after `init_device`."""
+        config, name, ops = self._config, self._device.torch_name, self._make_ops()
+        weights = weight_bytes(config, ops, self._dtype, name)
+        free = self._device.memory().free
+        return WorkerPlan(
+            weight_bytes=weights.kept,
+            read_bytes=weights.read,
+            free_bytes=free,
+            kv_spec=self._make_pool(ops, config.spec).spec(config.spec.sliding_window),
+            kv_bytes=available_kv_bytes(config.cache, self._device, self._num_local, lambda: None, to_load=weights.kept),
+            bandwidth=read_bandwidth(ops, self._dtype, name, free),
+        )
 
     def allocate_kv(self, num_blocks: int) -> None:
         pool, runner = self._loaded_pool(), self._runner

@@ -89,7 +89,7 @@ def test_folders(tmp_path: Path) -> None:
         ({"general.architecture": "mamba"}, "Model architectures ['mamba'] are not supported for now. "
          "Supported architectures of GGUF files: llama, qwen2"),
         ({"split.count": 3}, "is one part of a divided model: join the parts with gguf-split --merge."),
-        ({"llama.expert_count": 8}, "Mixture-of-experts models are not supported for now."),
+        ({"llama.expert_count": 8}, "config.json has no num_experts_per_tok"),
         ({"llama.rope.dimension_count": 8}, "turns 8 of 16 dimensions of a head, which is not supported."),
         ({"llama.attention.head_count": 0}, "num_attention_heads must be a positive integer, got 0"),
         ({"llama.block_count": "two"}, "llama.block_count has a wrong type"),

@@ -84,6 +84,13 @@ def test_dtype(make_model: MakeModel, checkpoint: str, asked: str, dtype: str) -
     assert config.spec.dtype == checkpoint
 
 
+def test_gemma_in_float16(make_model: MakeModel) -> None:
+    """Its activations are too large for that."""
+    model = make_model(architectures=["Gemma3ForCausalLM"], model_type="gemma3_text", torch_dtype="float16")
+    assert EngineArgs(model).resolve().model.dtype == "bfloat16"
+    refused("The model type 'gemma3_text' does not support float16. Reason: Numerical inst", model=model, dtype="half")
+
+
 def test_auto_length_is_remembered(make_model: MakeModel) -> None:
     model = make_model()
     assert not EngineArgs(model).resolve().model.max_model_len_auto
@@ -280,7 +287,10 @@ def test_quantization_that_contradicts_the_checkpoint(make_model: MakeModel) -> 
 def test_refused_without_weights(make_model: MakeModel) -> None:
     model = make_model()
     (Path(model) / "model.safetensors").rename(Path(model) / "pytorch_model.bin")
-    refused(r"has no weights: no \*.safetensors file \(pytorch_model.bin is there, but", model=model)
+    assert EngineArgs(model).resolve().load.load_format == "pt"
+    refused(r"has no weights: no \*.safetensors file \(only pytorch_model.bin\)", model=model, load_format="safetensors")
+    (Path(model) / "pytorch_model.bin").rename(Path(model) / "consolidated.pth")
+    refused(r"has no weights: no \*.safetensors, \*.bin or \*.gguf file \(only consolidated.pth\)", model=model)
     assert EngineArgs(model, load_format="dummy").resolve().load.load_format == "dummy"
 
 

@@ -66,8 +66,10 @@ class Runner:
             self.results[one.slot].append(one)
 
 
-def save(name: str, folder: Path, **how: Any) -> Checkpoint:
+def save(name: str, folder: Path, changed: dict[str, Any] | None = None, **how: Any) -> Checkpoint:
+    """The model of a row of FAMILIES, with some values of its configuration `changed`."""
     config_class, model_class, values = FAMILIES[name]
+    values = values | (changed or {})
     torch.manual_seed(sum(map(ord, name)))
     model = getattr(transformers, model_class)(getattr(transformers, config_class)(**values)).eval()
     with torch.no_grad():

@@ -23,6 +23,7 @@ def test_a_folder_is_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_name_is_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: dict[str, Any] = {}
+    (tmp_path / "model.safetensors").touch()
 
     def snapshot_download(name: str, **options: Any) -> str:
         asked.update(options, name=name)
@@ -32,6 +33,8 @@ def test_a_name_is_asked_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert resolve_folder("owner/model", "v2") == tmp_path
     assert (asked["name"], asked["revision"]) == ("owner/model", "v2")
     assert "*.safetensors" in asked["allow_patterns"] and "*.bin" not in asked["allow_patterns"]
+    (tmp_path / "model.safetensors").unlink()
+    assert resolve_folder("owner/model") == tmp_path and "*.bin" in asked["allow_patterns"]
 
 
 @pytest.mark.parametrize(

@@ -101,6 +101,8 @@ def logits_of(worker: Worker) -> list[Tensor]:
 @pytest.mark.parametrize("threads, dtype", [(1, "bfloat16"), (2, "bfloat16"), (3, "bfloat16"), (2, "float32"), (2, "float16")])
 @pytest.mark.parametrize("model", MODELS)
 def test_recorded_and_eager_logits_are_the_same_bits(make_worker: MakeWorker, model: str, threads: int, dtype: str) -> None:
+    if (model, dtype) == ("head-norms", "float16"):
+        pytest.skip("Gemma is refused in float16")
     recorded, eager = (make_worker(model, dtype=dtype, threads=threads, eager=eager) for eager in (False, True))
     assert recorded._runner._graphs._program is not None and eager._runner._graphs._program is None
     pairs = list(zip(logits_of(recorded), logits_of(eager), strict=True))

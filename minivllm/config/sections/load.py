@@ -11,7 +11,8 @@ class LoadConfig:
 
     load_format: str = option(
         "auto",
-        "safetensors and gguf read such files, auto the ones that are there; dummy fills in random weights; bitsandbytes is "
-        "auto with --quantization bitsandbytes.",
-        choices=("auto", "safetensors", "gguf", "dummy", "bitsandbytes"),
+        "safetensors, pt (*.bin and *.pt of PyTorch) and gguf read such files, auto the ones that are there; dummy fills in "
+        "random weights; bitsandbytes is auto with --quantization bitsandbytes.",
+        choices=("auto", "safetensors", "pt", "gguf", "dummy", "bitsandbytes"),
+        aliases={"hf": "auto", "bin": "pt"},
     )

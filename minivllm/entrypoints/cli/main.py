@@ -25,6 +25,7 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "serve": Command("serve", "serve a model over HTTP with an OpenAI-compatible API", has_core=True),
+    "plan": Command("plan", "say what a model would take of this machine, before it is loaded"),
     "chat": Command("chat", "chat with the model of a running server"),
     "complete": Command("complete", "let the model of a running server continue a text"),
     "run-batch": Command("run_batch", "serve the requests of a JSONL file, without a server"),

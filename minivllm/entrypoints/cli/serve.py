@@ -25,13 +25,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     AsyncEngineArgs.add_cli_args(parser)
 
 
-def run(args: argparse.Namespace) -> None:
+def engine_args_of(args: argparse.Namespace) -> AsyncEngineArgs:
+    """Likewise of other commands that begin with the model. Mistakes are told before anything slow is imported."""
     if args.positional_model is not None:
         if getattr(args, "model", args.positional_model) != args.positional_model:
             raise ConfigError(f"two models given: {args.positional_model} and --model {args.model}; give one.", param="model")
         args.model = args.positional_model
     engine_args = AsyncEngineArgs.from_cli_args(args)
-    engine_args.resolve()  # mistakes are told before anything slow is imported
+    engine_args.resolve()
+    return engine_args
+
+
+def run(args: argparse.Namespace) -> None:
+    engine_args = engine_args_of(args)
     import uvloop
 
     from minivllm.entrypoints.http.lifecycle import run_server

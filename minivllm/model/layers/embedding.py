@@ -20,6 +20,7 @@ class Embedding(Matrix):
     def __init__(self, ops: Ops, vocab: int | Share, hidden_size: int, *, tied: bool, dtype: torch.dtype):
         super().__init__(Unquantized(ops), (vocab,), hidden_size, dtype)
         self.is_multiplied = tied
+        self.share_read = 1.0 if tied else 0.0
         self._ops = ops
 
     def finish_loading(self) -> None:
@@ -45,6 +46,7 @@ class PositionEmbedding(Layer):
 
     def __init__(self, ops: Ops, spec: ModelSpec, dtype: torch.dtype):
         self.weight = self.declare(spec.learned_positions, spec.hidden_size, dtype=dtype)
+        self.share_read = 0.0
         self._offset = spec.position_offset
         self._rows = ops.gemm.rows
 

@@ -14,6 +14,8 @@ class Layer:
     them into the form in which they are used.
     """
 
+    share_read = 1.0  # of its weights, by a step with one token
+
     def finish_loading(self) -> None:
         """Called once, when all parameters of this layer are tensors."""
 

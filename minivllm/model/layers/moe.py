@@ -76,6 +76,7 @@ class Experts(Layer):
         self.down = self.declare(outs, size, dtype=dtype)
         self.gate_up_bias: Tensor | None = self.declare(own.each(size, size), dtype=dtype) if moe.bias else None
         self.down_bias: Tensor | None = self.declare(outs, dtype=dtype) if moe.bias else None
+        self.share_read = moe.top_k / count
         self._own = own
         self._adds_bias = ops.whole_experts or group.rank == 0  # in a sum over the ranks it counts once
         self._forms: dict[str, Form] = {}  # of what is kept packed

@@ -3,6 +3,7 @@
 import itertools
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from minivllm.model.layers.moe import Experts
 from minivllm.model.layers.shard import TRANSPOSED, Layout, Parameter
 from minivllm.model.loading.dummy import DummySource
 from minivllm.model.loading.gguf import GGUFSource
+from minivllm.model.loading.pt import PtFolder
 from minivllm.model.loading.quantized import QuantizedSource
 from minivllm.model.loading.renamed import RenamedSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
@@ -56,6 +58,12 @@ class _Target:
             yield name, self.layout.stored(shape) if self.layout else shape
 
 
+@dataclass(frozen=True, slots=True)
+class WeightBytes:
+    kept: int  # in memory
+    read: int  # by a step with one token
+
+
 def load_model(
     config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str, free_bytes: int, progress: bool = False
 ) -> Model:
@@ -65,6 +73,26 @@ def load_model(
     `free_bytes`; both are known from the headers, before any weight is read. Memory never exceeds the finished weights plus
     one layer's parameters.
     """
+    with _prepared(config, ops, dtype, device) as (model, targets, source):
+        _check_room(targets, config, free_bytes)
+        _fill(model, targets, source, device, progress)
+    model.loaded()
+    return model
+
+
+def weight_bytes(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str) -> WeightBytes:
+    """What `load_model` would load, from the headers alone; with the same errors."""
+    with _prepared(config, ops, dtype, device) as (_, targets, _):
+        kept = [(target.layer, target.parameter.kept_bytes) for target in targets]
+    read = sum(num_bytes * layer.share_read for layer, num_bytes in kept)
+    return WeightBytes(sum(num_bytes for _, num_bytes in kept), int(read))
+
+
+@contextmanager
+def _prepared(
+    config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str
+) -> Iterator[tuple[Model, list[_Target], TensorSource]]:
+    """The model, what is to be loaded into it, and from where. It is known to fit."""
     model = _build(config, config.spec, ops, dtype, device)
     if config.model.quantization and config.stored is None:
         quantize(model, config.model.quantization, ops)
@@ -87,12 +115,9 @@ def load_model(
         targets = list(_targets(model))
         if whole is model:
             _check(model, targets, source, config)
-        _check_room(targets, config, free_bytes)
-        _fill(model, targets, source, device, progress)
+        yield model, targets, source
     finally:
         source.close()
-    model.loaded()
-    return model
 
 
 def _build(config: EngineConfig, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str) -> Model:
@@ -108,7 +133,7 @@ def _source(model: Model, config: EngineConfig, dtype: torch.dtype, device: str)
     path = Path(config.model.path)
     if config.load.load_format == "gguf":
         return model.adapt(GGUFSource(path, config.spec, dtype))
-    source: TensorSource = SafetensorsFolder(path)
+    source: TensorSource = PtFolder(path) if config.load.load_format == "pt" else SafetensorsFolder(path)
     if config.stored is not None:
         if TRANSPOSED in model.layouts.values():
             architecture = config.spec.architecture

@@ -16,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from minivllm.config.model_files import SAFETENSORS_INDEX
 from minivllm.errors import ConfigError
+from minivllm.model.loading.folder import find_tensors
 from minivllm.model.loading.source import TensorSource
 from minivllm.utils.memory import drop_pages
 
-INDEX = "model.safetensors.index.json"
 DTYPES = {
     "F64": torch.float64,
     "F32": torch.float32,
@@ -48,27 +49,13 @@ class _Entry:
 
 
 class SafetensorsFolder(TensorSource):
-    """With an index file exactly the tensors that it assigns are read; without one, every tensor of the *.safetensors files."""
+    """See `folder.find_tensors`."""
 
     def __init__(self, folder: Path):
-        assigned = _read_index(folder)
-        self._entries: dict[str, _Entry] = {}
-        names = sorted(set(assigned.values())) if assigned is not None else sorted(p.name for p in folder.glob("*.safetensors"))
-        if not names:
+        files = list(folder.glob("*.safetensors"))
+        if not files and not (folder / SAFETENSORS_INDEX).is_file():
             raise ConfigError(f"{folder} has no weights: no *.safetensors file.", param="model")
-        missing = [name for name in names if not (folder / name).is_file()]
-        if missing:
-            raise ConfigError(f"{folder} lacks {_some(missing)}, which its {INDEX} names.", param="model")
-        for name in names:
-            file = _File(folder / name)
-            for tensor, entry in file.entries().items():
-                if assigned is None and tensor in self._entries:
-                    raise ConfigError(f"{folder}: {tensor} is in two files, {name} is one; no {INDEX} chooses.", param="model")
-                if assigned is None or assigned.get(tensor) == name:
-                    self._entries[tensor] = entry
-        absent = sorted(set(assigned or ()) - set(self._entries))
-        if absent:
-            raise ConfigError(f"{folder}: {INDEX} names tensors that are not in their files: {_some(absent)}.", param="model")
+        self._entries = find_tensors(folder, SAFETENSORS_INDEX, files, lambda path: _File(path).entries())
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return {name: entry.shape for name, entry in self._entries.items()}
@@ -143,23 +130,3 @@ class _File:
 
     def _broken(self, why: str) -> ConfigError:
         return ConfigError(f"{self.path} is not a complete safetensors file: {why}. Fetch it again.", param="model")
-
-
-def _read_index(folder: Path) -> dict[str, str] | None:
-    """tensor -> file, or None without an index."""
-    path = folder / INDEX
-    if not path.is_file():
-        return None
-    try:
-        assigned = json.loads(path.read_bytes())["weight_map"]
-        found = {str(tensor): str(file) for tensor, file in assigned.items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as e:
-        raise ConfigError(f"{path} is not an index of safetensors files.", param="model") from e
-    outside = [file for file in found.values() if Path(file).name != file]
-    if outside:
-        raise ConfigError(f"{path} names a file outside the model folder: {outside[0]}.", param="model")
-    return found
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -1,0 +1,53 @@
+"""Real models over HTTP in float32 against transformers, if they are in the folder of models: folders and GGUF files."""
+
+import json
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from minivllm.config import EngineArgs
+from minivllm.model.loading.gguf import GGUFSource
+
+PROMPT = "The capital of France is"
+NEW_TOKENS = 24
+FLAGS = ("--dtype", "float32", "--max-model-len", "128", "--max-num-seqs", "1", "--kv-cache-memory-bytes", "64MiB")
+
+
+@torch.inference_mode()
+def check(launch, path: Path, model: transformers.PreTrainedModel) -> None:
+    wanted = {"max_tokens": NEW_TOKENS, "temperature": 0, "ignore_eos": True, "return_token_ids": True}
+    with launch(path, *FLAGS, "--served-model-name", "m") as server:
+        body = json.dumps({"model": "m", "prompt": PROMPT, **wanted}).encode()
+        request = urllib.request.Request(f"{server.url}/v1/completions", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=120) as reply:
+            (choice,) = json.load(reply)["choices"]
+    prompt, new = choice["prompt_token_ids"], choice["token_ids"]
+    best = model.eval()(torch.tensor([prompt + new])).logits[0].argmax(-1)
+    assert len(new) == NEW_TOKENS and new == best[len(prompt) - 1 : -1].tolist()
+
+
+@pytest.mark.parametrize("name", ["gemma270", "qwen05"])
+def test_greedy_text(name, real_model, launch):
+    folder = real_model(name)
+    check(launch, folder, transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("name", ["smollm2", "gemma270", "qwen05"])
+def test_greedy_text_of_a_gguf_file(name, real_model, launch):
+    """Of type Q4_1, and two of Q4_K_M, which have five types of blocks: transformers with the weights unpacked."""
+    folder = real_model(name)
+    path = folder.with_suffix(".gguf")
+    if not path.is_file():
+        pytest.skip(f"{path} is not there")
+    config = transformers.AutoConfig.from_pretrained(folder)
+    source = GGUFSource(path, EngineArgs(str(path)).resolve().spec, torch.float32)
+    config.tie_word_embeddings = "lm_head.weight" not in source.shapes()
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    state = model.state_dict()
+    for tensor in source.shapes():
+        state[tensor].copy_(source.read(tensor))
+    source.close()
+    check(launch, path, model)
