@@ -2,8 +2,10 @@
 
 import dataclasses
 import signal
+import socket
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -16,6 +18,7 @@ from minivllm.config.engine_config import EngineConfig
 from minivllm.config.env import for_workers
 from minivllm.errors import EngineDeadError
 from minivllm.executor.base import Executor
+from minivllm.executor.ray_keeper import RayKeeper
 from minivllm.executor.ray_placement import by_node, places_on, reserve
 from minivllm.executor.ray_worker import RayWorker
 from minivllm.executor.world import World, local_rendezvous, make_world
@@ -69,7 +72,9 @@ class RayExecutor(Executor):
         self.speaker = world.speaker
         self._error: EngineDeadError | None = None
         self._actors: list[Any] = []
+        self._lines: list[socket.socket] = []  # from each worker, which never says anything: they end with it
         self._group: Any = None
+        self._keeper: RayKeeper | None = None
         self._is_own_cluster = not ray.is_initialized()
         if self._is_own_cluster:
             handler = signal.getsignal(signal.SIGTERM)
@@ -111,17 +116,27 @@ class RayExecutor(Executor):
     def check_health(self) -> None:
         self.call_all("check_health")
 
+    @property
+    def descriptors(self) -> Sequence[int]:
+        return [line.fileno() for line in self._lines]
+
     def shutdown(self) -> None:
         self._error = self._error or EngineDeadError("The executor was shut down.")
         for actor in self._actors:
             ray.kill(actor)
         self._actors = []
+        for line in self._lines:
+            line.close()
+        self._lines = []
         if self._group is not None:
             remove_placement_group(self._group)
             self._group = None
         if self._is_own_cluster:
             self._is_own_cluster = False
             ray.shutdown()
+        if self._keeper is not None:
+            self._keeper.close()
+            self._keeper = None
 
     def fail(self, error: Exception) -> EngineDeadError:
         """The first reason stands. The others might wait for the one that is gone."""
@@ -139,6 +154,8 @@ class RayExecutor(Executor):
         each: Any = ray.remote(num_cpus=0 if gpus else 1, num_gpus=1 if gpus else 0)(RayWorker)
         actors = [each.options(scheduling_strategy=bundle).remote() for bundle in bundles]
         found = self._get_all([actor.where.remote() for actor in actors])
+        if self._is_own_cluster:
+            self._keeper = RayKeeper()
         order = by_node([node for node, _, _ in found], ray.get_runtime_context().get_node_id())
         self._actors = [actors[index] for index in order]
         nodes = [found[index][0] for index in order]
@@ -152,11 +169,13 @@ class RayExecutor(Executor):
             config = dataclasses.replace(config, parallel=parallel)
             places = [dataclasses.replace(place, local_rank=0, local_size=1) for place in places]
         encoded, variables = msgspec.msgpack.encode(config), for_workers()
-        started = [
-            actor.start.remote(encoded, place, rendezvous, place.rank == world.speaker, variables)
-            for actor, place in zip(self._actors, places, strict=True)
-        ]
-        self._get_all(started)
+        with socket.create_server((ray.util.get_node_ip_address(), 0), backlog=len(places)) as server:
+            starts = [
+                actor.start.remote(encoded, place, rendezvous, place.rank == world.speaker, variables, server.getsockname())
+                for actor, place in zip(self._actors, places, strict=True)
+            ]
+            self._get_all(starts)
+            self._lines = [server.accept()[0] for _ in places]
         logger.info("%d workers on %d nodes of the Ray cluster", len(nodes), len(set(nodes)))
 
     def _get(self, reply: Any) -> Any:

@@ -1,5 +1,6 @@
 """`RayWorker`: the actor around a worker in a Ray cluster."""
 
+import socket
 from typing import Any
 
 import msgspec
@@ -24,8 +25,11 @@ class RayWorker:
         """Node, its address, and a port that is free there."""
         return ray.get_runtime_context().get_node_id(), ray.util.get_node_ip_address(), free_port()
 
-    def start(self, config: bytes, place: Place, rendezvous: str, speaks: bool, variables: dict[str, str]) -> None:
-        """Once, before the calls below. `variables`: of the environment of the core's process."""
+    def start(
+        self, config: bytes, place: Place, rendezvous: str, speaks: bool, variables: dict[str, str], executor: tuple[str, int]
+    ) -> None:
+        """Once, before the calls below. `variables`: of the environment of the core's process. `executor`: where it listens."""
+        self._line = socket.create_connection(executor)  # tells it by its end that this process is gone
         adopt(variables)
         from minivllm.worker.worker import Worker  # torch reads some of the variables
 

@@ -43,9 +43,23 @@ def test_answers_and_rest(launch, model: Path) -> None:
     assert "Worker 3 (process " in server.log.read_text()
 
 
-@pytest.mark.parametrize("kind", ["worker", "core"])
-def test_kill(model: Path, kind: str) -> None:
-    command = [sys.executable, "benchmarks/kill.py", str(model), "--times", "1", "--kinds", kind, "--", *FLAGS, "-tp", "2"]
+def test_an_idle_worker_of_a_ray_cluster_dies(launch, model: Path) -> None:
+    with launch(model, *FLAGS, "-tp", "2", "--distributed-executor-backend", "ray") as server:
+        family = psutil.Process(server.process.pid).children(recursive=True)
+        workers = [p for p in family if "RayWorker" in " ".join(p.cmdline())]
+        assert len(workers) == 2
+        workers[1].kill()  # while nobody asks for anything
+        server.process.wait(10)
+    assert server.process.returncode != 0
+    assert "A worker in the Ray cluster failed" in server.log.read_text()
+    _, left = psutil.wait_procs(family, timeout=5)
+    assert all(p.status() == psutil.STATUS_ZOMBIE for p in left)  # somebody else's to reap
+
+
+@pytest.mark.parametrize(("kind", "backend"), [("worker", "mp"), ("core", "mp"), ("core", "ray")])
+def test_kill(model: Path, kind: str, backend: str) -> None:
+    flags = [*FLAGS, "-tp", "2", "--distributed-executor-backend", backend]
+    command = [sys.executable, "benchmarks/kill.py", str(model), "--times", "1", "--kinds", kind, "--", *flags]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 of 1 right" in done.stdout
