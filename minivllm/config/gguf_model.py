@@ -50,13 +50,13 @@ _LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_p
 def find_file(path: Path, load_format: str) -> Path | None:
     """The GGUF file that a model's path means: itself, or the only one in a folder without safetensors; else None."""
     if path.is_file():
-        if load_format in ("safetensors", "pt"):
+        if load_format in ("safetensors", "pt", "sharded_state"):
             raise ConfigError(f"--load-format {load_format} reads a folder, and {path} is a GGUF file.", param="load_format")
         return path
     found = sorted(path.glob("*.gguf"))
     if load_format == "gguf" and len(found) != 1:
         raise ConfigError(f"{path} has {len(found)} *.gguf files: give the path of the one to load.", param="model")
-    usual = load_format in ("safetensors", "pt") or any(path.glob("*.safetensors"))
+    usual = load_format in ("safetensors", "pt", "sharded_state") or any(path.glob("*.safetensors"))
     return found[0] if len(found) == 1 and (load_format == "gguf" or not usual) else None
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from minivllm.config import sharded_state
 from minivllm.errors import ConfigError
 
 SAFETENSORS_INDEX = "model.safetensors.index.json"
@@ -93,11 +94,14 @@ def read_generation(folder: Path) -> dict[str, Any]:
 def weights_format(folder: Path, load_format: str) -> str:
     """The --load-format that reads the weights in a folder: the one asked for, or that of the files that are there."""
     has_safetensors = any(folder.glob("*.safetensors")) or (folder / SAFETENSORS_INDEX).is_file()
-    if load_format != "pt" and has_safetensors:
+    if load_format in ("auto", "sharded_state") and sharded_state.is_sharded(folder):
+        return "sharded_state"
+    if load_format not in ("pt", "sharded_state") and has_safetensors:
         return "safetensors"
-    if load_format != "safetensors" and pt_files(folder):
+    if load_format not in ("safetensors", "sharded_state") and pt_files(folder):
         return "pt"
-    wanted = {"safetensors": "*.safetensors", "pt": "*.bin or *.pt"}.get(load_format, "*.safetensors, *.bin or *.gguf")
+    named = {"safetensors": "*.safetensors", "pt": "*.bin or *.pt", "sharded_state": sharded_state.ANY}
+    wanted = named.get(load_format, "*.safetensors, *.bin or *.gguf")
     there = sorted(p.name for p in folder.iterdir() if p.suffix in (".safetensors", ".bin", ".pt", ".pth", ".gguf"))
     found = f" (only {there[0]})" if there else ""
     if len(there) > 1 and there[0].endswith(".gguf"):

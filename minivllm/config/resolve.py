@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from minivllm.config import env, gguf_model, model_files, pooling, quantization
+from minivllm.config import env, gguf_model, model_files, pooling, quantization, sharded_state
 from minivllm.config.engine_config import ENGINE_SECTIONS, EngineConfig
 from minivllm.config.hf.registry import has_family
 from minivllm.config.model_spec import ModelSpec, architecture_of, canonical, token_ids
@@ -140,6 +140,11 @@ def choose_runner(draft: Draft) -> None:
 def choose_load_format(draft: Draft) -> None:
     if draft.values["load_format"] != "dummy" and draft.gguf is None:
         draft.values["load_format"] = model_files.weights_format(draft.folder, draft.values["load_format"])
+    if draft.values["load_format"] == "sharded_state":
+        sizes = draft.values["tensor_parallel_size"], draft.values["pipeline_parallel_size"]
+        sharded_state.check_ranks(draft.folder, *sizes)
+        if draft.stored is not None:
+            raise ConfigError("--load-format sharded_state reads plain weights, not a quantized model.", param="load_format")
 
 
 def read_generation_config(draft: Draft) -> None:

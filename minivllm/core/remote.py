@@ -58,6 +58,13 @@ def check_health(core: "EngineCore") -> bool:
 
 
 @remote
+def save_sharded_state(core: "EngineCore", path: str, max_size: int) -> bool:
+    """Every worker writes its share of the weights into the folder, in files of at most so many bytes."""
+    core.executor.call_all("save_sharded_state", path, max_size)
+    return True
+
+
+@remote
 def set_tokenizer(
     core: "EngineCore", tokenizer: str, eos_token_ids: list[int], added_ids: dict[str, int], vocab_size: int
 ) -> bool:

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
+from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, TypeVar, cast
 
@@ -12,6 +13,7 @@ import msgspec
 from tqdm.auto import tqdm
 
 from minivllm.config.engine_args import EngineArgs
+from minivllm.config.sharded_state import check_target
 from minivllm.engine.sync_engine import LLMEngine
 from minivllm.entrypoints.pooling.pairs import can_score, cosine, pair_up
 from minivllm.errors import ClientError
@@ -174,6 +176,14 @@ class LLM:
     def get_metrics(self) -> list[Metric]:
         """All metrics at this moment: objects with `name`, `labels` and `value` (or `count`, `sum`, `buckets`)."""
         return self.engine.get_metrics()
+
+    def save_sharded_state(self, path: str, max_size: int = 1 << 30) -> None:
+        """Write the weights divided as this engine divides them, with all else of the model folder, for
+        `--load-format sharded_state`: in files of at most `max_size` bytes, not quantized, in the engine's number type.
+        """
+        target = Path(path).expanduser().absolute()
+        check_target(self.engine.config, target)
+        self.engine.call("save_sharded_state", str(target), max_size)
 
     def shutdown(self) -> None:
         """Free the model and its memory."""

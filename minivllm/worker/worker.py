@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
@@ -22,7 +23,7 @@ from minivllm.messages.step import StepPlan, StepResult
 from minivllm.model.attention.select import select_backend
 from minivllm.model.interface import CausalLM, Model
 from minivllm.model.loading.dense import Dense
-from minivllm.model.loading.load import load_model, weight_bytes
+from minivllm.model.loading.load import load_model, save_shares, weight_bytes
 from minivllm.model.pooling import Pooler
 from minivllm.worker.devices import DEVICES
 from minivllm.worker.devices.bandwidth import read_bandwidth
@@ -86,6 +87,10 @@ class Worker:
             self._runner = StageRunner(graphs, slots, builder, link)
         else:
             self._runner = self._make_runner(model, graphs, slots, builder, ops)
+
+    def save_sharded_state(self, path: str, max_size: int) -> None:
+        """See `save_shares`."""
+        save_shares(self._config, self._make_ops(), self._dtype, self._device.torch_name, Path(path), max_size)
 
     @property
     def _dtype(self) -> torch.dtype:

@@ -13,6 +13,7 @@ from tqdm import tqdm
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.model_spec import ModelSpec
+from minivllm.config.sharded_state import PATTERN
 from minivllm.errors import ConfigError
 from minivllm.kernels import Ops
 from minivllm.model.interface import Model
@@ -20,13 +21,14 @@ from minivllm.model.layers.attention import SelfAttention
 from minivllm.model.layers.layer import Layer
 from minivllm.model.layers.matrix import Matrix
 from minivllm.model.layers.moe import Experts
-from minivllm.model.layers.shard import TRANSPOSED, Layout, Parameter
+from minivllm.model.layers.shard import TRANSPOSED, Layout, Parameter, ShardSpec
 from minivllm.model.loading.dummy import DummySource
 from minivllm.model.loading.gguf import GGUFSource
 from minivllm.model.loading.pt import PtFolder
 from minivllm.model.loading.quantized import QuantizedSource
 from minivllm.model.loading.renamed import RenamedSource
 from minivllm.model.loading.safetensors import SafetensorsFolder
+from minivllm.model.loading.shares import ShareWriter, copy_all_but_weights
 from minivllm.model.loading.source import TensorSource, part_of
 from minivllm.model.quantization.grouped import Grouped
 from minivllm.model.quantization.kv_scales import is_kv_scale, read_kv_scales
@@ -49,6 +51,7 @@ class _Target:
     layer: Layer
     attribute: str
     parameter: Parameter
+    path: str  # of the parameter in the model
     sources: tuple[str, ...]
     layout: Layout | None = None
     borrowed: Tensor | None = None  # what was set, if it still lies in the file
@@ -56,6 +59,11 @@ class _Target:
     def wanted(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         for name, shape in zip(self.sources, self.parameter.shard.stored_shapes(len(self.sources)), strict=True):
             yield name, self.layout.stored(shape) if self.layout else shape
+
+    def of_own_share(self) -> "_Target":
+        """The same, to be loaded from what `save_shares` has written."""
+        parameter = replace(self.parameter, shard=ShardSpec.of(self.parameter.shape))
+        return _Target(self.layer, self.attribute, parameter, self.path, (self.path,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +96,22 @@ def weight_bytes(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str
     return WeightBytes(sum(num_bytes for _, num_bytes in kept), int(read))
 
 
+def save_shares(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str, folder: Path, max_bytes: int) -> None:
+    """Read the weights once more and write this rank's, not quantized: see `ShareWriter`. The first rank copies the rest."""
+    plain = replace(config, model=replace(config.model, quantization=None))
+    writer = ShareWriter(folder, ops.group.rank, max_bytes)
+    with _prepared(plain, ops, dtype, device) as (_, targets, source):
+        for name in filter(is_kv_scale, source.shapes()):
+            writer.add(name, source.read(name))
+        for target in targets:
+            writer.add(target.path, _assemble(target, source, "cpu"))
+            for name in target.sources:
+                source.release(name)
+        writer.flush()
+    if ops.group.rank == 0:
+        copy_all_but_weights(Path(config.model.path), folder)
+
+
 @contextmanager
 def _prepared(
     config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str
@@ -99,9 +123,10 @@ def _prepared(
     whole = model  # what other pipeline stages have is neither missing nor left over
     if config.spec.own is not None:
         whole = _build(config, replace(config.spec, own=None), ops, dtype, device)
-    source = _source(whole, config, dtype, device)
+    source = _source(whole, config, ops, dtype, device)
+    in_shares = config.load.load_format == "sharded_state"
     base, *_ = model.weight_map.get(model.base, (model.base,))
-    if config.pooling is not None and not isinstance(source, GGUFSource):
+    if config.pooling is not None and not (isinstance(source, GGUFSource) or in_shares):
         source = RenamedSource.of_pooling_model(source, base)
     try:
         if whole is not model:
@@ -113,6 +138,8 @@ def _prepared(
                 (name,) = _sources(model.weight_map, path.split("."), 1)
                 layer.k_scale, layer.v_scale = read_kv_scales(source, name)
         targets = list(_targets(model))
+        if in_shares:
+            targets = [target.of_own_share() for target in targets]
         if whole is model:
             _check(model, targets, source, config)
         yield model, targets, source
@@ -127,12 +154,14 @@ def _build(config: EngineConfig, spec: ModelSpec, ops: Ops, dtype: torch.dtype, 
     return model
 
 
-def _source(model: Model, config: EngineConfig, dtype: torch.dtype, device: str) -> TensorSource:
+def _source(model: Model, config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str) -> TensorSource:
     if config.load.load_format == "dummy":
         return DummySource(dict(_wanted(list(_targets(model)))), dtype, config.model.seed or 0, device)
     path = Path(config.model.path)
     if config.load.load_format == "gguf":
         return model.adapt(GGUFSource(path, config.spec, dtype))
+    if config.load.load_format == "sharded_state":
+        return SafetensorsFolder(path, PATTERN.format(rank=ops.group.rank, part="*"))
     source: TensorSource = PtFolder(path) if config.load.load_format == "pt" else SafetensorsFolder(path)
     if config.stored is not None:
         if TRANSPOSED in model.layouts.values():
@@ -178,7 +207,7 @@ def _targets(model: Model) -> Iterator[_Target]:
             sources = _sources(model.weight_map, parts, len(parameter.shard.stacked))
             if end:
                 sources = tuple(part_of(name, end) for name in sources)
-            yield _Target(layer, attribute, parameter, sources, layout)
+            yield _Target(layer, attribute, parameter, f"{path}.{attribute}", sources, layout)
 
 
 def _sources(weight_map: Mapping[str, tuple[str, ...]], parts: list[str], count: int) -> tuple[str, ...]:

@@ -51,8 +51,8 @@ class _Entry:
 class SafetensorsFolder(TensorSource):
     """See `folder.find_tensors`."""
 
-    def __init__(self, folder: Path):
-        files = list(folder.glob("*.safetensors"))
+    def __init__(self, folder: Path, pattern: str = "*.safetensors"):
+        files = list(folder.glob(pattern))
         if not files and not (folder / SAFETENSORS_INDEX).is_file():
             raise ConfigError(f"{folder} has no weights: no *.safetensors file.", param="model")
         self._entries = find_tensors(folder, SAFETENSORS_INDEX, files, lambda path: _File(path).entries())
