@@ -39,7 +39,8 @@ _PLUS_ONE = ("gemma", "gemma2", "gemma3", "nemotron")
 _MERGED = {"gate_proj": "gate", "w1": "gate", "up_proj": "up", "w3": "up", "down_proj": "down", "w2": "down"}
 
 
-def write(row: str, checkpoint: Any, path: Path, **metadata: Any) -> Path:
+def write(row: str, checkpoint: Any, path: Path, stored: dict[str, str] | None = None, **metadata: Any) -> Path:
+    """stored: types of tensors, by a part of their name; of others F32."""
     kind = row.split(" ")[0]
     writer = gguf.GGUFWriter(path, kind)
     found = _metadata(kind, checkpoint.reference.config) | metadata
@@ -47,7 +48,8 @@ def write(row: str, checkpoint: Any, path: Path, **metadata: Any) -> Path:
         add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
         add.get(type(value), writer.add_array)(key, value)
     for name, tensor in _tensors(kind, checkpoint).items():
-        writer.add_tensor(name, tensor)
+        known = next((gguf.GGMLQuantizationType[kind] for part, kind in (stored or {}).items() if part in name), None)
+        writer.add_tensor(name, tensor if known is None else gguf.quants.quantize(tensor, known), raw_dtype=known)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
