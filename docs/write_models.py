@@ -17,6 +17,8 @@ sys.path[:0] = [str(REPOSITORY), str(REPOSITORY / "tests")]
 from model.families import FAMILIES  # noqa: E402
 from model.gguf_blocks import error_kept_packed  # noqa: E402
 from model.gguf_models import ROWS  # noqa: E402
+from model.quantization.test_checkpoints import OF_OTHER_SHAPES, WRITERS  # noqa: E402
+from model.quantization.test_online import ROUNDING  # noqa: E402
 from model.test_transformers import SHOWN  # noqa: E402
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES  # noqa: E402
 
@@ -33,10 +35,15 @@ it in float32 in batches, in chunks, with shuffled blocks and with blocks shared
 same as transformers', and the logprobs of the whole vocabulary differ by less than 2e-4 at every position. `with` is what the
 configuration has that a plain Llama has not; `GGUF`, the architecture of a GGUF file of the same weights that was equal too.
 
+`rounded` names forms of `--quantization`: at the median position int8 moves the logprobs of each of these models by less than
+10 % of what they differ between positions, and with the others they are those of weights rounded likewise. `quantized` names
+quantized checkpoints that gave the logprobs of the weights they stand for. The layers that do this are those of all families,
+but no more than named was tested: an empty field says neither yes nor no.
+
 This page is written by `docs/write_models.py`, which runs those tests.
 
-| architecture | for example | tested as | with | GGUF |
-|---|---|---|---|---|
+| architecture | for example | tested as | with | rounded | quantized | GGUF |
+|---|---|---|---|---|---|---|
 """
 EXAMPLES = {
     "BloomForCausalLM": "BLOOM",
@@ -160,8 +167,22 @@ def text() -> str:
         for number, name in enumerate(named):
             first = f"| `{architecture}` | {EXAMPLES[architecture]} |" if number == 0 else "| | |"
             gguf = ", ".join(f"`{row.split()[0]}`" for row, (family, _) in ROWS.items() if family == name)
-            lines.append(f"{first} {name} | {', '.join(features(specs[name]))} | {gguf} |")
+            rounded, stored = (", ".join(forms) for forms in quantizations(architecture, number))
+            lines.append(f"{first} {name} | {', '.join(features(specs[name]))} | {rounded} | {stored} | {gguf} |")
     return HEAD + "\n".join(lines) + "\n" + NOTES + gguf_types() + others()
+
+
+def quantizations(architecture: str, row: int) -> tuple[list[str], list[str]]:
+    """Rounded on loading, and stored: what tests run with. But for int8 they have one model of an architecture."""
+    tested = {
+        "LlamaForCausalLM": WRITERS,
+        "Qwen3MoeForCausalLM": OF_OTHER_SHAPES,
+        "BloomForCausalLM": OF_OTHER_SHAPES,
+        "GptOssForCausalLM": ["mxfp4"],
+    }
+    stored = list(dict.fromkeys(name.partition(",")[0] for name in tested.get(architecture, ())))
+    rounded = list(ROUNDING) if architecture == "LlamaForCausalLM" else []
+    return (["int8", *rounded], stored) if row == 0 else (["int8"], [])
 
 
 def gguf_types() -> str:
@@ -223,5 +244,6 @@ def features(spec: ModelSpec) -> list[str]:
 
 if __name__ == "__main__":
     tests = [f"tests/model/test_{name}.py" for name in ("families", "transformers", "gguf_families", "gguf")]
+    tests += [f"tests/model/quantization/test_{name}.py" for name in ("int8", "online", "checkpoints")]
     subprocess.run([sys.executable, "-m", "pytest", "-q", *tests], cwd=REPOSITORY, check=True)
     (REPOSITORY / "docs" / "models.md").write_text(text(), encoding="utf-8")

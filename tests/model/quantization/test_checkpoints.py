@@ -45,6 +45,7 @@ WRITERS = {
     "bitsandbytes, int8": BitsAndBytes("int8"),
 }
 UNPACKED = {"fp8, blocks of 48"}
+OF_OTHER_SHAPES = {"gptq": GPTQ(), "fp8": Float8(32), "fp8, uneven": Float8(48)}  # than Llama's
 
 
 def write(
@@ -168,8 +169,9 @@ def test_zero_biases_that_nobody_asked_for(tmp_path, make_runner):
         make_runner(checkpoint.folder)
 
 
-@pytest.mark.parametrize("writer", [GPTQ(), Float8(32), Float8(48)], ids=["gptq", "fp8", "fp8-uneven"])
-def test_experts_and_head_by_head_projections(writer, tmp_path, make_runner):
+@pytest.mark.parametrize("name", OF_OTHER_SHAPES)
+def test_experts_and_head_by_head_projections(name, tmp_path, make_runner):
+    writer = OF_OTHER_SHAPES[name]
     sizes = {"moe_intermediate_size": 64, "num_experts": 4, "num_experts_per_tok": 2, "head_dim": 32}
     model = tiny("Qwen3MoeConfig", **sizes)
     checkpoint = write(tmp_path / "moe", writer, model)

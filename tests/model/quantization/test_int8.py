@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from model.families import FAMILIES
+from model.test_families import as_rows
 
 from minivllm import LLM, SamplingParams
 from minivllm.errors import ConfigError
@@ -41,6 +43,18 @@ def test_equal_to_the_rounded_weights(family, make_checkpoint, make_runner):
         row[torch.tensor(entry.token_ids[1:])] = torch.tensor(entry.logprobs[1:])
     error = (ours - expected).abs().mean()
     assert error < 2e-3 and error < (before - expected).abs().mean() / 10
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_moves_every_family_a_little(family, saved, make_runner):
+    checkpoint = saved(family)
+    runner = make_runner(checkpoint.folder, quantization="int8", max_model_len=64)
+    runner.step({0: len(PROMPT)}, [runner.new(0, PROMPT, list(range(8)), SCORED)])
+    expected = checkpoint.logprobs(PROMPT)[:-1]
+    # By the median: where a router chooses another expert, a position moves more.
+    moved = (as_rows(runner.results[0][0].prompt_logprobs, expected.shape[1]) - expected).abs().mean(1)
+    assert 0 < moved.median() < 0.1 * (expected - expected.mean(0)).abs().mean()
+    assert any(isinstance(layer, Matrix) and isinstance(layer.scheme, Int8) for _, layer in runner.worker._runner._model.walk())
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
