@@ -80,7 +80,7 @@ def test_small_chunks(smollm2: Path) -> None:
 
 
 def test_preemption(smollm2: Path) -> None:
-    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=1536, num_gpu_blocks_override=98)
+    llm = LLM(model=str(smollm2), dtype="float32", max_model_len=1536, num_gpu_blocks_override=98, max_num_batched_tokens=512)
     try:
         check([o.outputs[0].token_ids for o in generate(llm)])
         assert metric(llm, "num_preemptions") >= 10
