@@ -38,12 +38,13 @@ def minilm() -> Path:
 
 @pytest.fixture(scope="session")
 def real_model() -> Callable[[str], Path]:
-    """Folder of a model that is too large to be fetched for a test; without it the test is skipped."""
+    """Folder or GGUF file of a model that is too large to be fetched for a test; without it the test is skipped."""
 
     def find(name: str) -> Path:
-        if not (MODELS / name / "config.json").is_file():
-            pytest.skip(f"{MODELS / name} is not there")
-        return MODELS / name
+        path = MODELS / name
+        if not (path if path.suffix == ".gguf" else path / "config.json").is_file():
+            pytest.skip(f"{path} is not there")
+        return path
 
     return find
 

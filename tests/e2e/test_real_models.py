@@ -35,14 +35,11 @@ def test_greedy_text(name, real_model, launch):
     check(launch, folder, transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32))
 
 
-@pytest.mark.parametrize("name", ["smollm2", "gemma270", "qwen05"])
+@pytest.mark.parametrize("name", ["smollm2", "gemma270", "qwen05", "qwen15"])
 def test_greedy_text_of_a_gguf_file(name, real_model, launch):
-    """Of type Q4_1, and two of Q4_K_M, which have five types of blocks: transformers with the weights unpacked."""
-    folder = real_model(name)
-    path = folder.with_suffix(".gguf")
-    if not path.is_file():
-        pytest.skip(f"{path} is not there")
-    config = transformers.AutoConfig.from_pretrained(folder)
+    """Of type Q4_1, and three of Q4_K_M, which have five types of blocks: transformers with the weights unpacked."""
+    path = real_model(f"{name}.gguf")
+    config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
     source = GGUFSource(path, EngineArgs(str(path)).resolve().spec, torch.float32)
     config.tie_word_embeddings = "lm_head.weight" not in source.shapes()
     model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32)
