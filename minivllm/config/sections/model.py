@@ -29,8 +29,8 @@ class ModelConfig:
     quantization: str | None = option(
         None,
         "Smaller numbers for the weights, found while an ordinary checkpoint is read: int8 and fp8 take half the memory of "
-        "bfloat16, int4 and bitsandbytes (NF4) less than a third. gptq, awq, compressed-tensors and mxfp4 are forms of checkpoints, "
-        "which are seen anyway.",
+        "bfloat16, int4 and bitsandbytes (NF4) less than a third. gptq, awq, compressed-tensors and mxfp4 are "
+        "forms of checkpoints, which are seen anyway.",
         choices=("int8", "int4", "fp8", "bitsandbytes", "gptq", "awq", "compressed-tensors", "mxfp4"),
         aliases={
             "auto_gptq": "gptq", "gptq_marlin": "gptq", "auto_awq": "awq", "awq_marlin": "awq", "gpt_oss_mxfp4": "mxfp4",
