@@ -155,8 +155,10 @@ class Worker:
         pool, runner = self._loaded_pool(), self._runner
         assert runner is not None
         pool.allocate(num_blocks)
-        calls_torch = self._config.spec.encoder is not None or self._config.model.model_impl == TRANSFORMERS
-        if not self._config.model.enforce_eager and not calls_torch:
+        config, device = self._config, self._device
+        # Triton has no attention to whole texts, and what transformers' code calls is not known.
+        calls_torch = config.model.model_impl == TRANSFORMERS or (config.spec.encoder is not None and device.captures)
+        if not config.model.enforce_eager and not calls_torch:
             runner.capture(pool.layers, self._config.scheduler.max_num_batched_tokens)
 
     def warm_up(self) -> None:

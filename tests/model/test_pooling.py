@@ -16,6 +16,7 @@ from safetensors.torch import save_file
 from minivllm.config.engine_args import EngineArgs
 from minivllm.core.startup import build_core
 from minivllm.errors import ConfigError
+from minivllm.kernels import extension_error
 from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.request import EngineRequest
 from minivllm.messages.sampling_params import SamplingParams
@@ -90,6 +91,14 @@ def hidden(model: transformers.PreTrainedModel, ids: list[int]) -> torch.Tensor:
 def check(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -> None:
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+
+
+@pytest.mark.skipif(extension_error() is not None, reason="the extension minivllm._cpu is not built")
+@pytest.mark.parametrize("family", ENCODERS)
+def test_encoders_are_one_recorded_program(family: str, make) -> None:
+    core, _ = build_core(EngineArgs(str(make(family, "Model")[0]), dtype="float32", kv_cache_memory_bytes="4MB").resolve())
+    assert core.executor._live_worker()._runner._graphs._program is not None
+    core.shutdown()
 
 
 @pytest.mark.parametrize("family", ENCODERS)
