@@ -73,3 +73,11 @@ class EngineDeadError(ServerError):
 
     status = 503
     type = "ServiceUnavailableError"
+
+
+def one_line(error: Exception) -> str:
+    """What to tell a user of any error: ours in full, of others the kind and the first line."""
+    if isinstance(error, MinivllmError):
+        return error.message
+    first_line = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__

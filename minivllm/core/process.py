@@ -4,19 +4,16 @@ Between the sockets it does what `EngineCore` says. It lives as long as its stdi
 end, so that this process ends with its parent, however that one dies.
 """
 
-import faulthandler
 import gc
 import logging
 import os
-import signal
 import sys
-import threading
 from typing import Any
 
 import msgspec
 import zmq
 
-from minivllm.errors import ConfigError, MinivllmError
+from minivllm.errors import ConfigError, MinivllmError, one_line
 
 try:
     from minivllm.config.engine_config import EngineConfig
@@ -24,6 +21,7 @@ try:
 except ConfigError:  # of the environment: the parent says it, and once is enough
     sys.exit(1)
 from minivllm.core.engine_core import EngineCore
+from minivllm.ipc.child import exit_with_parent, leave_signals_to_parent
 from minivllm.ipc.codec import decode_input, encode
 from minivllm.ipc.frames import read_frame
 from minivllm.ipc.sockets import LINGER_MS, connect
@@ -39,10 +37,7 @@ Socket = zmq.Socket[bytes]
 def main(argv: list[str]) -> None:
     """Serve until the parent goes away. Leaves by os._exit, so that no thread of a native library can hold it back."""
     input_address, output_address = argv
-    # Signals to a whole group (Ctrl-C, service managers) are the parent's business: it drains first, then closes our stdin.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()
+    leave_signals_to_parent()
     set_level(logging_level())
     context = zmq.Context()
     outbox = connect(context, zmq.PUSH, output_address)
@@ -55,7 +50,7 @@ def main(argv: list[str]) -> None:
         outbox.send(encode(EngineDead(e.message, is_config=True)))
     except Exception as e:
         logger.exception("the engine core failed")
-        outbox.send(encode(EngineDead(_one_line(e))))
+        outbox.send(encode(EngineDead(one_line(e))))
     context.destroy(linger=LINGER_MS)
     os._exit(1)
 
@@ -69,7 +64,7 @@ def _start(outbox: Socket) -> EngineCore:
     first = config.parallel.data_parallel_rank == 0  # of several cores it speaks for all
     if not first:
         get_logger("minivllm").setLevel(max(logging.WARNING, get_logger("minivllm").level))
-    threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
+    exit_with_parent()
     core, ready = build_core(config, progress=first and sys.stderr.isatty())
     gc.freeze()  # what is here now stays; later collections need not look at it
     gc.enable()
@@ -107,20 +102,7 @@ def _reply(core: EngineCore, call_id: int, method: str, args: list[Any]) -> byte
     except Exception as e:
         if not isinstance(e, MinivllmError):
             logger.exception("remote method %s failed", method)
-        return encode(CallReply(call_id, error=_one_line(e)))
-
-
-def _exit_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(0)
-
-
-def _one_line(error: Exception) -> str:
-    if isinstance(error, MinivllmError):
-        return error.message
-    first_line = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+        return encode(CallReply(call_id, error=one_line(e)))
 
 
 if __name__ == "__main__":

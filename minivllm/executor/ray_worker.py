@@ -9,7 +9,7 @@ import ray
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.env import adopt, logging_level
 from minivllm.distributed.groups import Place
-from minivllm.errors import MinivllmError
+from minivllm.errors import MinivllmError, one_line
 from minivllm.executor.world import free_port
 from minivllm.messages.step import StepPlan
 from minivllm.utils.logging import get_logger, set_level
@@ -45,7 +45,7 @@ class RayWorker:
             return False, e
         except Exception as e:
             get_logger(__name__).exception("%s failed", method)
-            return False, RuntimeError(f"{type(e).__name__}: {str(e).strip().partition(chr(10))[0]}")
+            return False, RuntimeError(one_line(e))
 
     def execute(self, plan: bytes) -> bytes:
         """The result of the step, if this is the one that speaks."""

@@ -4,22 +4,20 @@ It does what the executor's messages say, one after the other, and lives as long
 other end, so that this process ends with its parent, however that one dies.
 """
 
-import faulthandler
 import gc
 import logging
 import os
 import pickle
-import signal
 import sys
-import threading
 from multiprocessing.connection import Connection
 
 import msgspec
 
 from minivllm.config.env import logging_level
 from minivllm.distributed.pipeline import LinkEnds
-from minivllm.errors import MinivllmError
+from minivllm.errors import MinivllmError, one_line
 from minivllm.executor.launch import BROKEN, RAISED, RESULT, RETURNED, STEP, WorkerLaunch
+from minivllm.ipc.child import exit_with_parent, leave_signals_to_parent
 from minivllm.ipc.frames import read_frame
 from minivllm.ipc.shm_ring import RingReader, RingWriter
 from minivllm.messages.step import StepPlan
@@ -34,12 +32,10 @@ _plan_decoder = msgspec.msgpack.Decoder(StepPlan)
 
 def main() -> None:
     """Leaves by os._exit, so that no thread of a native library can hold it back."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in core.process: the parent's business
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    faulthandler.enable()
+    leave_signals_to_parent()
     try:
         launch = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=WorkerLaunch)
-        threading.Thread(target=_exit_with_parent, name="parent-watch", daemon=True).start()
+        exit_with_parent()
         set_level(logging_level())
         if launch.place.rank > 0 or launch.config.parallel.data_parallel_rank > 0:  # one speaks for all
             get_logger("minivllm").setLevel(max(logging.WARNING, get_logger("minivllm").level))
@@ -75,7 +71,7 @@ def _serve(launch: WorkerLaunch) -> None:
             raise
         except Exception as e:
             logger.exception("worker %d failed", place.rank)
-            replies.send_bytes(BROKEN + _one_line(e).encode())
+            replies.send_bytes(BROKEN + one_line(e).encode())
             continue
         if launch.speaks:
             replies.send_bytes(RESULT + _encoder.encode(result))
@@ -90,18 +86,7 @@ def _call(worker: Worker, method: str, args: tuple[object, ...]) -> bytes:
         return RAISED + pickle.dumps(e)
     except Exception as e:
         logger.exception("%s failed", method)
-        return RAISED + pickle.dumps(RuntimeError(_one_line(e)))
-
-
-def _exit_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 1):
-        pass
-    os._exit(0)
-
-
-def _one_line(error: Exception) -> str:
-    first_line = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {first_line}" if first_line else type(error).__name__
+        return RAISED + pickle.dumps(RuntimeError(one_line(e)))
 
 
 if __name__ == "__main__":
