@@ -59,7 +59,7 @@ IMPORTS_IN_FUNCTIONS = {
     "utils/hub.py": {"huggingface_hub"},  # only if the model is no folder
     "config/cli.py": {"yaml"},  # only with --config
     "text/tokenizer.py": {"transformers"},  # only without tokenizer.json
-    "engine/client.py": {"minivllm"},  # core.startup, the one door to torch
+    "engine/sync_engine.py": {"minivllm"},  # sockets, only with several cores
     "core/process.py": {"minivllm"},  # a process start
     "core/startup.py": {"minivllm"},  # executors of several workers
     "executor/ray_worker.py": {"minivllm"},  # a process start, in effect

@@ -5,7 +5,6 @@ end, so that this process ends with its parent, however that one dies.
 """
 
 import gc
-import logging
 import os
 import sys
 from typing import Any
@@ -27,7 +26,7 @@ from minivllm.ipc.frames import read_frame
 from minivllm.ipc.sockets import LINGER_MS, connect
 from minivllm.messages.output import CallReply, EngineDead
 from minivllm.messages.request import AbortRequests, AddRequests, CallMethod
-from minivllm.utils.logging import get_logger, set_level
+from minivllm.utils.logging import get_logger, only_warnings, set_level
 
 logger = get_logger(__name__)
 
@@ -63,7 +62,7 @@ def _start(outbox: Socket) -> EngineCore:
     config = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=EngineConfig)
     first = config.parallel.data_parallel_rank == 0  # of several cores it speaks for all
     if not first:
-        get_logger("minivllm").setLevel(max(logging.WARNING, get_logger("minivllm").level))
+        only_warnings()
     exit_with_parent()
     core, ready = build_core(config, progress=first and sys.stderr.isatty())
     gc.freeze()  # what is here now stays; later collections need not look at it

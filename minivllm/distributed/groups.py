@@ -15,6 +15,11 @@ class Place:
     local_rank: int = 0  # among those on its machine
     local_size: int = 1
 
+    @property
+    def speaks(self) -> bool:
+        """Whether it is the one that samples for all, and sends the results of steps."""
+        return self.tensor_rank == 0 and self.pipeline_rank == self.pipeline_size - 1
+
 
 ALONE = Place()
 

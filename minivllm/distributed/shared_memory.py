@@ -42,9 +42,11 @@ class SharedMemory(Communicator):
         if x.dim() != 2 or x.shape[1] != end - begin or x.stride(1) != 1 or len(ranges) != self.size:
             raise ValueError(f"x {list(x.shape)} {x.stride()} does not fit {ranges}")
         columns = max(end for _, end in ranges)
-        bounds = self._ranges.setdefault(tuple(ranges), torch.tensor(ranges))
+        key = tuple(ranges)
+        if key not in self._ranges:
+            self._ranges[key] = torch.tensor(ranges)
         out = torch.empty((x.shape[0], columns), dtype=x.dtype)
-        call(_cpu.all_gather, x.shape[0], self._group.address, x, x.stride(0), out, columns, bounds, x.itemsize)
+        call(_cpu.all_gather, x.shape[0], self._group.address, x, x.stride(0), out, columns, self._ranges[key], x.itemsize)
         return out
 
     def close(self) -> None:

@@ -1,6 +1,7 @@
 """Several engine cores as one: `Balancer` picks the core for a request, `BalancedClient` looks like the client of one core."""
 
 import asyncio
+import functools
 import random
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Sequence
@@ -162,13 +163,7 @@ class BalancedClient:
         return RESULTS.get(method, _alike)(results)
 
     async def call_once(self, method: str, make_args: Callable[[], Sequence[Any]]) -> object:
-        made: list[Sequence[Any]] = []
-
-        def make_once() -> Sequence[Any]:
-            if not made:
-                made.append(make_args())
-            return made[0]
-
+        make_once = functools.cache(make_args)
         return _alike([await client.call_once(method, make_once) for client in self._clients])
 
     def close(self) -> None:

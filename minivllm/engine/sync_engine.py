@@ -10,7 +10,6 @@ from minivllm.config.engine_args import EngineArgs
 from minivllm.config.engine_config import EngineConfig
 from minivllm.core.startup import build_core
 from minivllm.core.startup import make_plan as plan_of
-from minivllm.engine.balancer import launch
 from minivllm.engine.client import BlockingClient, CoreClient, InprocClient
 from minivllm.engine.input_processor import InputProcessor
 from minivllm.engine.output_processor import OutputProcessor
@@ -46,6 +45,8 @@ class LLMEngine:
         config = args.resolve()
         tokenizer = load_tokenizer(config.model.tokenizer, config.model.trust_remote_code)
         if config.parallel.data_parallel_size > 1:
+            from minivllm.engine.balancer import launch  # and sockets, which one core in this process does not need
+
             return cls(config, BlockingClient(launch(config)), tokenizer)
         core, ready = build_core(config, progress)
         return cls(config, InprocClient(core, ready), tokenizer)

@@ -8,7 +8,7 @@ from minivllm.distributed.groups import Place
 # First byte of a message to the workers.
 STEP, CALL = b"s", b"c"
 # First byte of a reply.
-RESULT, RETURNED, RAISED, BROKEN = b"r", b"v", b"e", b"b"
+RESULT, ANSWER, BROKEN = b"r", b"a", b"b"
 
 
 class RingEnd(msgspec.Struct):
@@ -24,6 +24,5 @@ class WorkerLaunch(msgspec.Struct):
     rendezvous: str
     plans: RingEnd
     replies: int  # descriptor of a pipe to the executor
-    speaks: bool  # whether it sends the results of steps
     previous: RingEnd | None = None  # from the stage before
     following: RingEnd | None = None  # to the stage after

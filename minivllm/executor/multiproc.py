@@ -9,38 +9,23 @@ from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from typing import Any, cast
 
-import msgspec
-
 from minivllm.config.engine_config import EngineConfig
 from minivllm.errors import EngineDeadError
 from minivllm.executor.base import Executor
-from minivllm.executor.launch import BROKEN, CALL, RAISED, RESULT, RETURNED, STEP
+from minivllm.executor.launch import ANSWER, BROKEN, CALL, RESULT, STEP
+from minivllm.executor.replies import OTHERS_SECONDS, Answer, PolledStep, all_well, decode_result, encode, results_of
 from minivllm.executor.worker_processes import WorkerProcesses
 from minivllm.executor.world import make_world
 from minivllm.messages.step import StepPlan, StepResult
 
-_OTHERS_SECONDS = 1.0  # after one worker's refusal, for that of a lower rank; one that waits for the refusing will not come
 
-_encoder = msgspec.msgpack.Encoder()
-_result_decoder = msgspec.msgpack.Decoder(StepResult)
-
-
-class _Step(Future[StepResult]):
-    """Whoever asks for it reads the workers' replies."""
-
+class _Step(PolledStep):
     def __init__(self, executor: "MultiprocExecutor"):
         super().__init__()
         self._executor = executor
 
-    def done(self) -> bool:
-        if not super().done():
-            self._executor.read_replies(0.0)
-        return super().done()
-
-    def result(self, timeout: float | None = None) -> StepResult:
-        while not super().done():
-            self._executor.read_replies(timeout)
-        return super().result()
+    def look(self, timeout: float | None) -> None:
+        self._executor.read_replies(timeout)
 
 
 class MultiprocExecutor(Executor):
@@ -48,7 +33,8 @@ class MultiprocExecutor(Executor):
         world = make_world(config)
         self.max_in_flight = world.layout.pipeline_size
         self._steps: deque[_Step] = deque()
-        self._answers: dict[int, tuple[bool, Any]] = {}  # to a call, by rank: whether it is a result, else an error
+        self._num_calls = 0
+        self._answers: dict[int, Answer] = {}  # to the last call, by rank
         self._error: EngineDeadError | None = None
         self._workers = WorkerProcesses(world)
 
@@ -56,7 +42,7 @@ class MultiprocExecutor(Executor):
         step = _Step(self)
         self._steps.append(step)
         if self._error is None:
-            self._workers.plans.write(STEP + _encoder.encode(plan))
+            self._workers.plans.write(STEP + encode(plan))
         else:
             self._fail_steps(self._error)
         return step
@@ -64,18 +50,15 @@ class MultiprocExecutor(Executor):
     def call_all(self, method: str, *args: Any) -> list[Any]:
         self._raise_error()
         self._answers = {}
-        self._workers.plans.write(CALL + pickle.dumps((method, args)))
+        self._num_calls += 1
+        self._workers.plans.write(CALL + pickle.dumps((self._num_calls, method, args)))
         deadline: float | None = None
         while len(self._answers) < len(self._workers) and (deadline is None or time.monotonic() < deadline):
             self.read_replies(None if deadline is None else deadline - time.monotonic())
             self._raise_error()
-            if deadline is None and not all(ok for ok, _ in self._answers.values()):
-                deadline = time.monotonic() + _OTHERS_SECONDS
-        in_order = [self._answers[rank] for rank in sorted(self._answers)]
-        for ok, value in in_order:
-            if not ok:
-                raise value
-        return [value for _, value in in_order]
+            if deadline is None and not all_well(self._answers):
+                deadline = time.monotonic() + OTHERS_SECONDS
+        return results_of(self._answers)
 
     def check_health(self) -> None:
         self.read_replies(0.0)
@@ -93,6 +76,8 @@ class MultiprocExecutor(Executor):
     def read_replies(self, timeout: float | None) -> None:
         """Take in what has come, waiting for the first so many seconds; None: as long as it takes."""
         for ready in wait_for(list(self._workers.replies), None if timeout is None else max(0.0, timeout)):
+            if self._error is not None:  # another's, which has ended all steps
+                return
             connection = cast("Connection[Any, Any]", ready)
             try:
                 self._take(self._workers.replies[connection], connection.recv_bytes())
@@ -103,12 +88,14 @@ class MultiprocExecutor(Executor):
     def _take(self, rank: int, reply: bytes) -> None:
         kind, body = reply[:1], reply[1:]
         if kind == RESULT:
-            self._steps.popleft().set_result(_result_decoder.decode(body))
+            self._steps.popleft().set_result(decode_result(body))
         elif kind == BROKEN:
             self._fail(f"Worker {rank} failed: {body.decode()}")
         else:
-            assert kind in (RETURNED, RAISED)
-            self._answers[rank] = (kind == RETURNED, pickle.loads(body))
+            assert kind == ANSWER
+            number, answer = pickle.loads(body)
+            if number == self._num_calls:  # else it comes too late: another rank's error was raised
+                self._answers[rank] = answer
 
     def _fail(self, message: str) -> None:
         """The first reason stands; what others say who miss one that died is no reason."""

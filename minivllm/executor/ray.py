@@ -21,21 +21,15 @@ from minivllm.executor.base import Executor
 from minivllm.executor.ray_keeper import RayKeeper
 from minivllm.executor.ray_placement import by_node, places_on, reserve
 from minivllm.executor.ray_worker import RayWorker
+from minivllm.executor.replies import OTHERS_SECONDS, Answer, PolledStep, all_well, decode_result, encode, results_of
 from minivllm.executor.world import World, local_rendezvous, make_world
 from minivllm.messages.step import StepPlan, StepResult
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
 
-_OTHERS_SECONDS = 1.0  # after one worker's refusal, for that of a lower rank; one that waits for the refusing will not come
 
-_encoder = msgspec.msgpack.Encoder()
-_result_decoder = msgspec.msgpack.Decoder(StepResult)
-
-
-class _Step(Future[StepResult]):
-    """Whoever asks for it asks Ray."""
-
+class _Step(PolledStep):
     def __init__(self, executor: "RayExecutor", replies: list[Any]):
         """replies: of all workers, by rank."""
         super().__init__()
@@ -43,24 +37,14 @@ class _Step(Future[StepResult]):
         self._replies = replies
         self._speaks = replies[executor.speaker]
 
-    def done(self) -> bool:
-        if not super().done():
-            self._look(0.0)
-        return super().done()
-
-    def result(self, timeout: float | None = None) -> StepResult:
-        while not super().done():
-            self._look(timeout)
-        return super().result()
-
-    def _look(self, timeout: float | None) -> None:
+    def look(self, timeout: float | None) -> None:
         """A worker that dies fails its reply, and the others may wait for it for long."""
         ready, self._replies = ray.wait(self._replies, num_returns=1, timeout=timeout)
         try:
             for reply in ready:
                 data = ray.get(reply)
                 if reply == self._speaks:
-                    self.set_result(_result_decoder.decode(data))
+                    self.set_result(decode_result(data))
         except ray.exceptions.RayError as e:
             self.set_exception(self._executor.fail(e))
 
@@ -93,25 +77,23 @@ class RayExecutor(Executor):
             failed: Future[StepResult] = Future()
             failed.set_exception(self._error)
             return failed
-        data = _encoder.encode(plan)
+        data = encode(plan)
         return _Step(self, [actor.execute.remote(data) for actor in self._actors])
 
     def call_all(self, method: str, *args: Any) -> list[Any]:
         self._raise_error()
         calls = {actor.call.remote(method, args): rank for rank, actor in enumerate(self._actors)}
-        waiting, answers, timeout = list(calls), {}, None
+        waiting, timeout = list(calls), None
+        answers: dict[int, Answer] = {}
         while waiting and (timeout is None or timeout > 0):
             begin = time.monotonic()
             ready, waiting = ray.wait(waiting, num_returns=1, timeout=timeout)
             timeout = None if timeout is None else timeout - (time.monotonic() - begin)
             for reply in ready:
                 answers[calls[reply]] = self._get(reply)
-            if timeout is None and not all(ok for ok, _ in answers.values()):
-                timeout = _OTHERS_SECONDS
-        for _, (ok, value) in sorted(answers.items()):
-            if not ok:
-                raise value
-        return [answers[rank][1] for rank in sorted(answers)]
+            if timeout is None and not all_well(answers):
+                timeout = OTHERS_SECONDS
+        return results_of(answers)
 
     def check_health(self) -> None:
         self.call_all("check_health")
@@ -142,7 +124,7 @@ class RayExecutor(Executor):
         """The first reason stands. The others might wait for the one that is gone."""
         if self._error is None:
             logger.error("a worker failed: %s", error)
-            first, *_ = str(error).strip().split("\n")
+            first = str(error).strip().partition("\n")[0]
             self._error = EngineDeadError(f"A worker in the Ray cluster failed: {first}")
             for actor in self._actors:
                 ray.kill(actor)
@@ -171,7 +153,7 @@ class RayExecutor(Executor):
         encoded, variables = msgspec.msgpack.encode(config), for_workers()
         with socket.create_server((ray.util.get_node_ip_address(), 0), backlog=len(places)) as server:
             starts = [
-                actor.start.remote(encoded, place, rendezvous, place.rank == world.speaker, variables, server.getsockname())
+                actor.start.remote(encoded, place, rendezvous, variables, server.getsockname())
                 for actor, place in zip(self._actors, places, strict=True)
             ]
             self._get_all(starts)

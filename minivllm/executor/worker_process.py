@@ -5,7 +5,6 @@ other end, so that this process ends with its parent, however that one dies.
 """
 
 import gc
-import logging
 import os
 import pickle
 import sys
@@ -15,19 +14,16 @@ import msgspec
 
 from minivllm.config.env import logging_level
 from minivllm.distributed.pipeline import LinkEnds
-from minivllm.errors import MinivllmError, one_line
-from minivllm.executor.launch import BROKEN, RAISED, RESULT, RETURNED, STEP, WorkerLaunch
+from minivllm.errors import one_line
+from minivllm.executor.launch import ANSWER, BROKEN, RESULT, STEP, WorkerLaunch
+from minivllm.executor.replies import answer, decode_plan, encode
 from minivllm.ipc.child import exit_with_parent, leave_signals_to_parent
 from minivllm.ipc.frames import read_frame
 from minivllm.ipc.shm_ring import RingReader, RingWriter
-from minivllm.messages.step import StepPlan
-from minivllm.utils.logging import get_logger, set_level
+from minivllm.utils.logging import get_logger, only_warnings, set_level
 from minivllm.worker.worker import Worker
 
 logger = get_logger(__name__)
-
-_encoder = msgspec.msgpack.Encoder()
-_plan_decoder = msgspec.msgpack.Decoder(StepPlan)
 
 
 def main() -> None:
@@ -38,7 +34,7 @@ def main() -> None:
         exit_with_parent()
         set_level(logging_level())
         if launch.place.rank > 0 or launch.config.parallel.data_parallel_rank > 0:  # one speaks for all
-            get_logger("minivllm").setLevel(max(logging.WARNING, get_logger("minivllm").level))
+            only_warnings()
         _serve(launch)
     except EOFError:
         pass  # the core is gone, or the neighbouring stage, which the core will hear of
@@ -60,33 +56,22 @@ def _serve(launch: WorkerLaunch) -> None:
         message = plans.read()
         body = memoryview(message)[1:]
         if message[:1] != STEP:
-            replies.send_bytes(_call(worker, *pickle.loads(body)))
+            number, method, args = pickle.loads(body)
+            replies.send_bytes(ANSWER + pickle.dumps((number, answer(worker, method, args))))
             continue
         if not gc.isenabled():
             gc.freeze()  # what is here now stays; later collections need not look at it
             gc.enable()
         try:
-            result = worker.execute(_plan_decoder.decode(body))
+            result = worker.execute(decode_plan(body))
         except EOFError:
             raise
         except Exception as e:
             logger.exception("worker %d failed", place.rank)
             replies.send_bytes(BROKEN + one_line(e).encode())
             continue
-        if launch.speaks:
-            replies.send_bytes(RESULT + _encoder.encode(result))
-
-
-def _call(worker: Worker, method: str, args: tuple[object, ...]) -> bytes:
-    try:
-        return RETURNED + pickle.dumps(getattr(worker, method)(*args))
-    except EOFError:
-        raise
-    except MinivllmError as e:
-        return RAISED + pickle.dumps(e)
-    except Exception as e:
-        logger.exception("%s failed", method)
-        return RAISED + pickle.dumps(RuntimeError(one_line(e)))
+        if place.speaks:
+            replies.send_bytes(RESULT + encode(result))
 
 
 if __name__ == "__main__":

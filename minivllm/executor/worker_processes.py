@@ -46,7 +46,6 @@ class WorkerProcesses:
                     rendezvous=rendezvous,
                     plans=RingEnd(plans.memory, plans.bells[rank]),
                     replies=sending,
-                    speaks=rank == world.speaker,
                     previous=RingEnd(links[rank - step].memory, links[rank - step].bells[0]) if rank >= step else None,
                     following=RingEnd(links[rank].memory, links[rank].ropes[0]) if rank < len(links) else None,
                 )

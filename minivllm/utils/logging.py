@@ -40,3 +40,9 @@ def get_logger(name: str) -> logging.Logger:
 def set_level(level: str) -> None:
     """`level` is one of LEVELS, or OFF."""
     logging.getLogger(ROOT).setLevel(logging.CRITICAL + 1 if level == "OFF" else level)
+
+
+def only_warnings() -> None:
+    """Of several processes that do the same one speaks for all; the others say what goes wrong, if that is asked for."""
+    root = logging.getLogger(ROOT)
+    root.setLevel(max(logging.WARNING, root.level))

@@ -63,9 +63,9 @@ def _message(begin: str, end: str) -> Element:
 
 def _text_or_calls(use: ToolUse, layout: Layout) -> Element:
     """The first call takes the beginning of the list along: from there on, the answer is no other text."""
-    tags = []
-    for tag in _tags(use, layout):
-        more = [{**other, "begin": layout.separator + other["begin"]} for other in _tags(use, layout)]
+    own, tags = _tags(use, layout), []
+    more = [{**tag, "begin": layout.separator + tag["begin"]} for tag in own]
+    for tag in own:
         calls = [{**tag, "begin": ""}, *([_run(more)] if use.parallel and layout.parallel else [])]
         content = {"type": "sequence", "elements": calls}
         tags.append({"type": "tag", "begin": layout.begin + tag["begin"], "content": content, "end": layout.end})
