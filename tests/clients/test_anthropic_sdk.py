@@ -4,19 +4,11 @@ from typing import Any
 
 import anthropic
 import pytest
+from clients import multiply
 
 HI: Any = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0}  # newer versions of the package have no argument of that name
-MULTIPLY: Any = {
-    "name": "multiply",
-    "description": "Multiply two numbers",
-    "input_schema": {
-        "type": "object",
-        "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-        "required": ["a", "b"],
-        "additionalProperties": False,
-    },
-}
+MULTIPLY: Any = {"name": "multiply", "description": "Multiply two numbers", "input_schema": multiply.schema("integer")}
 
 
 @pytest.fixture(scope="module")

@@ -5,25 +5,13 @@ import os
 from typing import Any
 
 import pytest
+from clients import multiply
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network
 litellm = pytest.importorskip("litellm", reason="litellm is not installed (minivllm[clients])")
 
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
-MULTIPLY = {
-    "type": "function",
-    "function": {
-        "name": "multiply",
-        "description": "Multiply two numbers",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
-            "required": ["a", "b"],
-            "additionalProperties": False,
-        },
-    },
-}
+MULTIPLY = multiply.function("integer")
 
 
 def ask(server: Any, provider: str, **fields: Any) -> Any:

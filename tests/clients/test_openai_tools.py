@@ -5,21 +5,9 @@ from typing import Any
 
 import openai
 import pytest
+from clients import multiply
 
-MULTIPLY = {
-    "type": "function",
-    "function": {
-        "name": "multiply",
-        "description": "Multiply two numbers",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
-            "required": ["a", "b"],
-            "additionalProperties": False,
-        },
-    },
-}
+MULTIPLY = multiply.function("number")
 WEATHER = {
     "type": "function",
     "function": {
