@@ -13,9 +13,7 @@
 #include <thread>
 
 #include "isa.h"
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "pause.h"
 
 // Locks of an open file, of which two threads of a process may have one each; elsewhere those of the process.
 #if !defined(F_OFD_SETLK)
@@ -34,14 +32,6 @@ constexpr auto kYield = std::chrono::milliseconds(2);    // goes on giving way t
 constexpr auto kNap = std::chrono::microseconds(50);
 constexpr auto kLook = std::chrono::milliseconds(20);    // between two looks whether a rank is still there
 constexpr auto kJoin = std::chrono::minutes(5);          // for ranks that have not come yet
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 std::runtime_error failed(const std::string& what) { return std::runtime_error(what + ": " + strerror(errno)); }
 

@@ -9,9 +9,8 @@
 #include <new>
 #include <thread>
 #include <vector>
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+
+#include "pause.h"
 #if defined(__linux__)
 #include <pthread.h>
 #endif
@@ -27,14 +26,6 @@ constexpr auto kPatience = std::chrono::microseconds(20);  // the caller spins t
 // aside for others. The caller then works alone for some time, since the next wait would cost more than the helper brings.
 constexpr auto kStall = std::chrono::microseconds(300);
 constexpr int kAloneFor = 4;  // times the wait
-
-void pause() {
-#if defined(__x86_64__)
-  _mm_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
-}
 
 // Spins until done() or until `span` is over; false in the latter case.
 template <class Done>
