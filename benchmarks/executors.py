@@ -61,7 +61,6 @@ def measure(model: str, num_streams: int, num_steps: int, **options: Any) -> tup
             walls.append(time.perf_counter() - begin)
             workers.append(result.seconds or 0.0)
             core.scheduler.apply(plan, result)
-            core.scheduler.take_refused()
     finally:
         core.shutdown()
     return walls[4:num_steps], workers[4:num_steps]

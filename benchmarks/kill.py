@@ -99,10 +99,17 @@ def kill_once(model: str, flags: list[str], kind: str) -> Kill:
         for reader in readers:
             reader.join(60)
         status = server.wait(60)
-        while any(p.is_running() and p.status() != psutil.STATUS_ZOMBIE for p in family) and time.monotonic() < began + 60:
+        while any(is_left(p) for p in family) and time.monotonic() < began + 60:
             time.sleep(0.02)
         gone = time.monotonic()
         return Kill(max(r.end_time for r in readers) - began, gone - began, status, [r.end or "nothing" for r in readers])
+
+
+def is_left(process: psutil.Process) -> bool:
+    try:
+        return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 
 namespace minivllm {
 
-// i8 is a type of the KV cache only.
+// i8 and f8 are types of the KV cache only.
 enum class DType : int { f32 = 0, bf16 = 1, f16 = 2, i8 = 3, f8 = 4 };
 
 // A token's rows follow each other; `out` is dense, and so is `x` if there is a residual.

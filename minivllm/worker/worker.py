@@ -71,11 +71,11 @@ class Worker:
     def load_model(self, progress: bool = False) -> None:
         """ConfigError, in one line, if the model folder does not hold the model that its config.json describes."""
         config, device, ops = self._config, self._device.torch_name, self._make_ops()
-        if config.model.model_impl != TRANSFORMERS:  # whose layers are known when they are there
-            self._make_pool(ops, config.spec)
+        # Before anything is loaded, it may say that it cannot be; but transformers' layers are known when they are there.
+        pool = None if config.model.model_impl == TRANSFORMERS else self._make_pool(ops, config.spec)
         free_bytes, progress = self._device.memory().free, progress and self._place.rank == 0
         model = load_model(config, ops, self._dtype, device, free_bytes, progress)
-        spec, self._pool = model.spec, self._make_pool(ops, model.spec)
+        spec, self._pool = model.spec, self._make_pool(ops, model.spec) if pool is None else pool
         block_size, backend = config.cache.block_size, self._pool.backend
         slots = RequestSlots(config.scheduler.max_num_seqs, config.model.max_model_len, block_size)
         link = connect_stages(device, self._rendezvous, self._place, self._ends, spec.hidden_size, self._dtype)

@@ -62,8 +62,7 @@ def latent_attention(
 
     q: [num_tokens, num_heads, dim]; cache: [1, num_blocks, 1, block_size, dim]; back comes [num_tokens, num_heads, rank].
     """
-    kv = cache.expand(2, *cache.shape[1:])
-    return paged_attention(q, kv, block_tables, query_start, context_lens, scale)[..., :rank]
+    return paged_attention(q, cache, block_tables, query_start, context_lens, scale)[..., :rank]
 
 
 def whole_attention(
@@ -84,14 +83,14 @@ def whole_attention(
 
 
 def _gather(kv: Tensor, table: Tensor, low: int, high: int) -> tuple[Tensor, Tensor]:
-    """Keys and values of positions low..high as fp32 [num_kv_heads, high - low, head_dim]."""
+    """Keys and values of positions low..high as fp32 [num_kv_heads, high - low, head_dim]. They may be the same ones."""
     block_size = kv.shape[3]
     first = low // block_size
     blocks = table[first : -(-high // block_size)].long()
     offset = low - first * block_size
-    pages = as_floats(kv[:, blocks]).transpose(1, 2).flatten(2, 3)  # [2, num_kv_heads, keys of whole blocks, head_dim]
-    keys, values = pages[:, :, offset : offset + high - low]
-    return keys, values
+    pages = as_floats(kv[:, blocks]).transpose(1, 2).flatten(2, 3)  # [1 or 2, num_kv_heads, keys of whole blocks, head_dim]
+    found = pages[:, :, offset : offset + high - low]
+    return found[0], found[-1]
 
 
 def _scores(q: Tensor, keys: Tensor, scale: float, soft_cap: float) -> Tensor:

@@ -1,7 +1,5 @@
 """BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019), with XLM-R and CamemBERT, which are the same network."""
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -30,6 +28,9 @@ class BertEncoder(Model):
     def __init__(self, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str, max_model_len: int):
         self.spec = spec
         self.bert = Bert(spec, ops, dtype)
+
+    def loaded(self) -> None:
+        self.bert.embeddings.share_first_type()
 
     def forward(self, input_ids: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
         return self.bert(input_ids, positions, ctx)
@@ -78,9 +79,7 @@ class BertEmbeddings(Layer):
         vocab = vocabulary_share(spec, ops.group)
         self.word_embeddings = Embedding(ops, vocab, spec.hidden_size, tied=False, dtype=dtype)
         self.position_embeddings = PositionEmbedding(ops, spec, dtype)
-        self.token_type_embeddings = TypeEmbedding(
-            ops, num_types, spec.hidden_size, dtype, share=self.position_embeddings.add_to_all
-        )
+        self.token_type_embeddings = Embedding(ops, num_types, spec.hidden_size, tied=False, dtype=dtype)
         self.LayerNorm = make_norm(spec, ops, spec.hidden_size, dtype)
         self._has_types = num_types > 1
 
@@ -90,18 +89,12 @@ class BertEmbeddings(Layer):
             x += self.token_type_embeddings(token_types)
         return self.LayerNorm.add(self.position_embeddings(positions), x)
 
-
-class TypeEmbedding(Embedding):
-    """Vectors for the first and the second text of a pair, less that of the first, which all tokens share: `share` gets it."""
-
-    def __init__(self, ops: Ops, num_types: int, size: int, dtype: torch.dtype, share: Callable[[Tensor], None]):
-        super().__init__(ops, num_types, size, tied=False, dtype=dtype)
-        self._share = share
-
-    def finish_loading(self) -> None:
-        first = self.weight[0]
-        self._share(first)
-        self.weight = self.weight - first
+    def share_first_type(self) -> None:
+        """Tokens have the vector of the first text wherever they stand: those of the second have what theirs is more."""
+        types, positions = self.token_type_embeddings, self.position_embeddings
+        first = types.weight[0]
+        positions.weight = positions.weight + first
+        types.weight = types.weight - first
 
 
 class BertLayers(Layer):

@@ -53,10 +53,6 @@ class PositionEmbedding(Layer):
     def finish_loading(self) -> None:
         self.weight = self.weight[self._offset :]
 
-    def add_to_all(self, vector: Tensor) -> None:
-        """[hidden_size], when everything is loaded: tokens have it wherever they stand."""
-        self.weight = self.weight + vector
-
     def __call__(self, positions: Tensor) -> Tensor:
         """int64 [num_tokens] -> [num_tokens, hidden_size]"""
         return self._rows(self.weight, positions)

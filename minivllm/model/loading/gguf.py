@@ -88,7 +88,7 @@ class GGUFSource(TensorSource):
             return info.shape
         part, form = self._parts[name]
         *rows, columns = info.shape
-        return (*rows, columns * form.bits // 8 if part == "values" else columns // form.group)
+        return (*rows, form.width(part, columns))
 
     def _part(self, name: str, info: TensorInfo) -> Tensor:
         """values uint8, scales or least float16, of a weight kept packed."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from minivllm.model.quantization.grouped import Form
+from minivllm.model.quantization.grouped import Form, pack_values
 
 # The values of IQ4_NL and IQ4_XS by their 4-bit codes, plus 128.
 _IQ4 = torch.tensor([1, 24, 45, 63, 79, 93, 106, 118, 129, 141, 153, 166, 181, 197, 217, 241], dtype=torch.uint8)
@@ -38,11 +38,7 @@ class Format(NamedTuple):
         """uint8 [blocks, weights * bits / 8]; `form` holds at least what `self.form` does."""
         if self.packed_at is not None and form == self.form:
             return b[:, self.packed_at :]
-        values = self.values(b)
-        if form.bits == 8:
-            return values
-        groups = values.view(len(b), -1, 2, form.group // 2)
-        return (groups[:, :, 0] | groups[:, :, 1] << 4).flatten(1)
+        return pack_values(self.values(b), form)
 
     def pack_scales(self, b: Tensor, form: Form) -> Tensor:
         """float16 [blocks, groups]"""

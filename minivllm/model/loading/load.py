@@ -131,12 +131,11 @@ def _prepared(
     try:
         if whole is not model:
             _check(whole, list(_targets(whole)), source, config)
-        if dtype in ops.gemm_grouped.DTYPES and (config.stored is not None or not config.model.quantization):
+        stays_packed = config.load.load_format == "gguf" and not config.model.quantization
+        if dtype in ops.gemm_grouped.DTYPES and (config.stored is not None or stays_packed):
             _keep_packed(model, source, ops)
-        for path, layer in model.walk():
-            if isinstance(layer, SelfAttention):
-                (name,) = _sources(model.weight_map, path.split("."), 1)
-                layer.k_scale, layer.v_scale = read_kv_scales(source, name)
+        if config.cache.kv_cache_dtype == "fp8":
+            _read_kv_scales(model, source)
         targets = list(_targets(model))
         if in_shares:
             targets = [target.of_own_share() for target in targets]
@@ -145,6 +144,13 @@ def _prepared(
         yield model, targets, source
     finally:
         source.close()
+
+
+def _read_kv_scales(model: Model, source: TensorSource) -> None:
+    for path, layer in model.walk():
+        if isinstance(layer, SelfAttention):
+            (name,) = _sources(model.weight_map, path.split("."), 1)
+            layer.k_scale, layer.v_scale = read_kv_scales(source, name)
 
 
 def _build(config: EngineConfig, spec: ModelSpec, ops: Ops, dtype: torch.dtype, device: str) -> Model:

@@ -35,12 +35,13 @@ class QuantizedSource(TensorSource):
         self._source = source
         self._dtype = dtype
         self._format = format_of(stored)
-        self._shapes = dict(source.shapes())
+        found = source.shapes()
+        self._shapes = dict(found)
         self._stems: set[str] = set()
         self._logged = False
         self._weights: dict[str, _Weight] = {}  # by all names under which they, or parts of them, are given
         for name, ends in self._quantized().items():
-            parts = Parts(source, source.shapes(), ends)
+            parts = Parts(source, found, ends)
             for part in ends.values():
                 del self._shapes[part]
             self._stems.add(name.removesuffix("weight"))
@@ -80,9 +81,9 @@ class QuantizedSource(TensorSource):
             del self._shapes[name]
             columns = weight.grid.columns
             for part in PARTS:
-                packed, width = part_of(name, part), columns * form.bits // 8 if part == "values" else columns // form.group
+                packed = part_of(name, part)
                 self._weights[packed] = weight
-                self._shapes[packed] = self._format.shape(weight.parts, weight.grid.rows, width)
+                self._shapes[packed] = self._format.shape(weight.parts, weight.grid.rows, form.width(part, columns))
 
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
         return self._shapes

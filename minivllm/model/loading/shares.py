@@ -1,10 +1,10 @@
 """`ShareWriter`: the files of one rank in a folder of `sharded_state`, whose tensors have the paths of parameters as names."""
 
+import importlib
 import shutil
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from minivllm.config.sharded_state import PATTERN
@@ -30,7 +30,8 @@ class ShareWriter:
 
     def flush(self) -> None:
         name = PATTERN.format(rank=self._rank, part=self._num_files)
-        save_file(self._tensors, self._folder / name, metadata={"format": "pt"})
+        package = importlib.import_module("safetensors.torch")  # only for this, and every start would pay for it
+        package.save_file(self._tensors, self._folder / name, metadata={"format": "pt"})
         self._tensors = {}
         self._num_files += 1
 

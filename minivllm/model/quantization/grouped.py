@@ -24,6 +24,10 @@ class Form(NamedTuple):
     codes: str | None = None  # what values stand for
     order: Tensor | None = None  # int64 [columns]: which columns of the weight stand first, second, ...; None: as they are
 
+    def width(self, part: str, columns: int) -> int:
+        """Columns of values (in bytes), or of scales or least, of a weight that has so many."""
+        return columns * self.bits // 8 if part == "values" else columns // self.group
+
 
 def pack_values(values: Tensor, form: Form) -> Tensor:
     """uint8 [rows, columns] → as gemm_grouped takes them"""

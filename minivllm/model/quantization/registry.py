@@ -49,13 +49,15 @@ def format_of(stored: StoredWeights) -> Format:
 
 def quantize(model: Layer, name: str, ops: Ops) -> None:
     """Let every matrix of a model without weights that is multiplied use the scheme of that name, or that of its heads."""
-    schemes = {True: HEADS.get(name, SCHEMES[name]), False: SCHEMES[name]}
+    usual = SCHEMES[name](ops)
+    of_heads = HEADS.get(name, SCHEMES[name])(ops)
     for path, layer in model.walk():
         if isinstance(layer, Matrix) and layer.is_multiplied:
-            scheme = schemes[isinstance(layer, Embedding) or "." not in path]
-            if issubclass(scheme, Rounded) and layer.dtype not in ops.gemm_grouped.DTYPES:
+            scheme = of_heads if isinstance(layer, Embedding) or "." not in path else usual
+            is_rounded = isinstance(scheme, Rounded)
+            if is_rounded and layer.dtype not in ops.gemm_grouped.DTYPES:
                 raise ConfigError(
                     f"--quantization {name} multiplies in bfloat16 on this device: use --dtype bfloat16.", param="dtype"
                 )
-            if not issubclass(scheme, Rounded) or layer.shape[1] % GROUP == 0:
-                layer.use(scheme(ops))
+            if not is_rounded or layer.shape[1] % GROUP == 0:
+                layer.use(scheme)

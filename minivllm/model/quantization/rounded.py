@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from minivllm.kernels.codes import CODES, E4M3_UNIT
+from minivllm.kernels.reference.gemm_fp8 import TOP
 from minivllm.model.layers.matrix import Matrix
 from minivllm.model.quantization.grouped import GROUP, Form, Packed, pack_values
 
 _BAND = 1 << 22  # weights rounded at once
-_LARGEST_E4M3 = 448.0
 
 
 class Rounded(Packed):
@@ -54,8 +54,8 @@ class Float8Rows(Rounded):
     form = Form(8, GROUP, "e4m3")
 
     def round(self, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        scales = (weight.abs().amax(1, keepdim=True) / (_LARGEST_E4M3 * E4M3_UNIT)).half()
-        steps = (weight / (scales.float() * E4M3_UNIT).clamp(min=1e-20)).clamp(-_LARGEST_E4M3, _LARGEST_E4M3)
+        scales = (weight.abs().amax(1, keepdim=True) / (TOP * E4M3_UNIT)).half()
+        steps = (weight / (scales.float() * E4M3_UNIT).clamp(min=1e-20)).clamp(-TOP, TOP)
         return steps.to(torch.float8_e4m3fn).view(torch.uint8), scales, torch.zeros_like(scales)
 
 

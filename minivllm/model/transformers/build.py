@@ -17,7 +17,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 
 from minivllm.config import model_files
 from minivllm.config.sections.model import ModelConfig
-from minivllm.errors import ConfigError
+from minivllm.errors import ConfigError, one_line
 from minivllm.model.transformers.attention import NAME, NOT_BY_INTERFACE, Unsupported
 
 transformers.utils.logging.set_verbosity_error()  # its hints are for those who write Python
@@ -39,16 +39,13 @@ def build(config: ModelConfig, architecture: str, dtype: torch.dtype) -> PreTrai
     except Exception as e:  # whatever code that is not ours may raise
         if isinstance(e, KeyError) and e.args == (NAME,):
             raise refusal(architecture, NOT_BY_INTERFACE) from None
-        raise refusal(architecture, f"transformers says {first_line(e)}") from e
+        said = one_line(e).rstrip(": .")
+        raise refusal(architecture, f"transformers says {said}") from e
     return model.eval()
 
 
 def refusal(architecture: str, reason: str) -> ConfigError:
     return ConfigError(f"Model architectures ['{architecture}'] are not supported for now: {reason}.", param="model")
-
-
-def first_line(e: Exception) -> str:
-    return f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}".rstrip(": .")
 
 
 def fix_rope_lengths(model: nn.Module, max_model_len: int) -> None:

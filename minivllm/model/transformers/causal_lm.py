@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from minivllm.config.model_spec import ModelSpec
 from minivllm.config.sections.model import ModelConfig
-from minivllm.errors import ConfigError
+from minivllm.errors import ConfigError, one_line
 from minivllm.kernels import Ops
 from minivllm.model.attention.select import select_backend
 from minivllm.model.context import ForwardContext
@@ -17,7 +17,7 @@ from minivllm.model.interface import CausalLM
 from minivllm.model.layers.layer import Layer
 from minivllm.model.loading.source import TensorSource
 from minivllm.model.transformers.attention import NOT_BY_INTERFACE, AttentionCall, PagedPass, Recorder, Unsupported, spec_with
-from minivllm.model.transformers.build import build, decoder_of, first_line, fix_rope_lengths, refusal
+from minivllm.model.transformers.build import build, decoder_of, fix_rope_lengths, refusal
 from minivllm.model.transformers.checkpoint import ConvertedSource
 from minivllm.model.transformers.modules import Kept, replace_modules, tie
 from minivllm.model.transformers.proof import ask, prove, texts_for
@@ -83,7 +83,8 @@ class TransformersForCausalLM(CausalLM):
         except Unsupported as reason:
             raise refusal(self.spec.architecture, str(reason)) from None
         except Exception as e:  # whatever code that is not ours may raise
-            raise refusal(self.spec.architecture, f"transformers says {first_line(e)}") from e
+            said = one_line(e).rstrip(": .")
+            raise refusal(self.spec.architecture, f"transformers says {said}") from e
 
     def _settle(self) -> None:
         """Find out what the layers ask of attention, part them from the head, and see that all is as it was."""
