@@ -25,9 +25,10 @@ _TOKENS, _SEQS = 11, 7
 
 class GraphRunner:
     def __init__(
-        self, model: Model, backend: AttentionBackend, ops: Ops, device: Device, max_seqs: int, no_input: Tensor | None = None
-    ):
-        """no_input: what the model is given, of no tokens; token ids if that is not said."""
+        self, model: Model, backend: AttentionBackend, ops: Ops, device: Device, max_seqs: int, table_width: int,
+        no_input: Tensor | None = None,
+    ):  # fmt: skip
+        """table_width: how far apart block tables are. no_input: what the model is given, of no tokens; default: token ids."""
         self._model = model
         self._backend = backend
         self._recording = ops.recording if ops.group.is_recordable else None
@@ -35,20 +36,20 @@ class GraphRunner:
         self._max_seqs = max_seqs
         self._program = None
         self._graphs: BatchGraphs | None = None
-        self._table_stride = 0
+        self._table_width = table_width
         self._no_input = torch.zeros(0, dtype=torch.int64, device=device.torch_name) if no_input is None else no_input
 
     @torch.inference_mode()
-    def capture(self, kv_caches: Sequence[Tensor], max_tokens: int, table_width: int) -> None:
-        """Record the model on these caches, for steps of up to `max_tokens` whose block tables are `table_width` apart."""
+    def capture(self, kv_caches: Sequence[Tensor], max_tokens: int) -> None:
+        """Record the model on these caches, for steps of up to `max_tokens`; else operations run one by one."""
         self._program = self._graphs = None
         if self._device.captures:
             self._graphs = BatchGraphs(
-                partial(self._compute, kv_caches), self._device, self._no_input, self._max_seqs, table_width
+                partial(self._compute, kv_caches), self._device, self._no_input, self._max_seqs, self._table_width
             )
         if self._recording is None:
             return
-        inputs = _blank_inputs(self._no_input, table_width)
+        inputs = _blank_inputs(self._no_input, self._table_width)
         try:
             program = self._recording.record(
                 lambda: self._forward(inputs, kv_caches), tensors_of(inputs), (_TOKENS, _SEQS), max_tokens
@@ -57,7 +58,7 @@ class GraphRunner:
             logger.info("operations run one by one: %s has no native form", reason)
             return
         logger.debug("recorded %d operations", len(program.ops))
-        self._program, self._table_stride = program, table_width
+        self._program = program
 
     def run(self, inputs: ForwardInputs, kv_caches: Sequence[Tensor]) -> Tensor:
         """Final hidden states [num_tokens, hidden_size], valid until the next run."""
@@ -68,7 +69,7 @@ class GraphRunner:
                 return hidden
         if program is None or num_tokens > program.max_rows or inputs.token_types is not None:
             return self._forward(inputs, kv_caches)
-        assert inputs.attention.block_tables.stride(0) == self._table_stride
+        assert inputs.attention.block_tables.stride(0) == self._table_width
         return program.run(tensors_of(inputs), (num_tokens, len(inputs.attention.context_lens)))
 
     def _forward(self, inputs: ForwardInputs, kv_caches: Sequence[Tensor]) -> Tensor:

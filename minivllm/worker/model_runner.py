@@ -27,10 +27,6 @@ class ModelRunner:
         self._prompt_logprobs = prompt_logprobs
         self._begun: deque[_Step] = deque()  # and not finished
 
-    def capture(self, kv_caches: Sequence[Tensor], max_tokens: int) -> None:
-        """Before the first step on new caches, unless operations are to run one by one."""
-        self._graphs.capture(kv_caches, max_tokens, self._slots.block_tables.table.shape[1])
-
     def begin(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> Callable[[], StepResult]:
         """One step; the function waits for its result. More steps may begin before: tokens that they need and that the host
         does not know yet are taken from the device."""

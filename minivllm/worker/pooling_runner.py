@@ -24,10 +24,6 @@ class PoolingRunner:
         self._pooler = pooler
         self._states: dict[int, PoolingState] = {}  # by slot
 
-    def capture(self, kv_caches: Sequence[Tensor], max_tokens: int) -> None:
-        """Before the first step on new caches, unless operations are to run one by one."""
-        self._graphs.capture(kv_caches, max_tokens, self._slots.block_tables.table.shape[1])
-
     def begin(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> Callable[[], StepResult]:
         """As in ModelRunner, but the step is done at once."""
         result = self._execute(plan, kv_caches)

@@ -18,10 +18,6 @@ class StageRunner:
         self._builder = builder
         self._link = link
 
-    def capture(self, kv_caches: Sequence[Tensor], max_tokens: int) -> None:
-        """Before the first step on new caches, unless operations are to run one by one."""
-        self._graphs.capture(kv_caches, max_tokens, self._slots.block_tables.table.shape[1])
-
     def begin(self, plan: StepPlan, kv_caches: Sequence[Tensor]) -> Callable[[], StepResult]:
         """As in ModelRunner; there is nothing to wait for."""
         self._slots.apply(plan)

@@ -61,6 +61,7 @@ class Worker:
         index = config.parallel.data_parallel_rank * place.local_size + place.local_rank
         self._device = DEVICES[config.device.device](config.device, index, self._num_local)
         self._pool: KVPool | None = None
+        self._graphs: GraphRunner | None = None
         self._runner: ModelRunner | PoolingRunner | StageRunner | None = None
         self._ended = 0.0  # when the last step did
 
@@ -80,7 +81,9 @@ class Worker:
         slots = RequestSlots(config.scheduler.max_num_seqs, config.model.max_model_len, block_size)
         link = connect_stages(device, self._rendezvous, self._place, self._ends, spec.hidden_size, self._dtype)
         no_input = None if spec.has_first_layer else torch.empty((0, spec.hidden_size), dtype=self._dtype, device=device)
-        graphs = GraphRunner(model, backend, ops, self._device, config.scheduler.max_num_seqs, no_input)
+        table_width = slots.block_tables.table.shape[1]
+        graphs = GraphRunner(model, backend, ops, self._device, config.scheduler.max_num_seqs, table_width, no_input)
+        self._graphs = graphs
         receive = None if link is None or spec.has_first_layer else link.receive
         builder = InputBuilder(slots, block_size, self._device, spec.encoder is not None, receive)
         if link is not None and not spec.has_last_layer:
@@ -152,14 +155,14 @@ class Worker:
         )
 
     def allocate_kv(self, num_blocks: int) -> None:
-        pool, runner = self._loaded_pool(), self._runner
-        assert runner is not None
+        pool, graphs = self._loaded_pool(), self._graphs
+        assert graphs is not None
         pool.allocate(num_blocks)
         config, device = self._config, self._device
         # Triton has no attention to whole texts, and what transformers' code calls is not known.
         calls_torch = config.model.model_impl == TRANSFORMERS or (config.spec.encoder is not None and device.captures)
         if not config.model.enforce_eager and not calls_torch:
-            runner.capture(pool.layers, self._config.scheduler.max_num_batched_tokens)
+            graphs.capture(pool.layers, config.scheduler.max_num_batched_tokens)
 
     def warm_up(self) -> None:
         config, num_blocks = self._config, self._loaded_pool().layers[0].shape[1]
@@ -209,7 +212,7 @@ class Worker:
 
     def shutdown(self) -> None:
         """Let go of weights and cache."""
-        self._runner = None
+        self._graphs = self._runner = None
         self._pool = None
         self._group.close()
 
