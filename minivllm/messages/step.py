@@ -39,11 +39,11 @@ class ScheduledSlot(msgspec.Struct, array_like=True):
     token: int | None = None  # the only one of these tokens, for pipeline stages that did not sample it
 
 
-class TokenMask(msgspec.Struct, array_like=True):
-    """Which tokens may come next in a slot: bit i % 8 of byte i // 8 is token i."""
+class TokenMasks(msgspec.Struct, array_like=True):
+    """Which tokens may come next in some slots."""
 
-    slot: int
-    bits: bytes
+    slots: list[int]
+    rows: bytearray  # one for each slot, of equal lengths: bit i % 8 of byte i // 8 is token i
 
 
 class StepPlan(msgspec.Struct, array_like=True):
@@ -51,7 +51,7 @@ class StepPlan(msgspec.Struct, array_like=True):
     freed_slots: list[int]  # applied first: their rows are free again
     new: list[NewSlot]
     scheduled: list[ScheduledSlot]  # every slot with work in this step, new ones included
-    masks: list[TokenMask] = []  # of the slots that are sampled under a grammar
+    masks: TokenMasks | None = None  # of the slots that are sampled under a grammar
 
     @property
     def num_tokens(self) -> int:

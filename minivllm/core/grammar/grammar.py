@@ -17,8 +17,12 @@ class Grammar(Protocol):
     def ended(self) -> bool:
         """The text is complete and cannot go on."""
 
-    def bitmask(self) -> bytes:
-        """Which tokens may come next: bit i % 8 of byte i // 8 is token i."""
+    @property
+    def mask_size(self) -> int:
+        """Bytes, a multiple of 8; the same for all grammars of a compiler."""
+
+    def write_mask(self, row: memoryview) -> None:
+        """Which tokens may come next, into `mask_size` zero bytes: bit i % 8 of byte i // 8 is token i."""
 
     def accept(self, token: int) -> None:
         """The text goes on with this token."""

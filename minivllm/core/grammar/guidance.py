@@ -1,5 +1,6 @@
 """Grammars by llguidance: see `grammar` for the contracts. Loaded by `manager` with the first grammar."""
 
+import ctypes
 import re
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
@@ -15,17 +16,19 @@ def brief(message: str) -> str:
 
 
 class GuidanceGrammar:
-    def __init__(self, matcher: LLMatcher):
+    def __init__(self, matcher: LLMatcher, vocab_size: int):
         self._matcher = matcher
+        self._vocab_size = vocab_size
+        self.mask_size = -(-vocab_size // 64) * 8
         self.ended = False
         self.error: str | None = None
 
-    def bitmask(self) -> bytes:
-        mask = self._matcher.compute_bitmask()
+    def write_mask(self, row: memoryview) -> None:
+        # The library writes words of 32 bits, and refuses room for more of them than there are.
+        self._matcher.unsafe_compute_mask_ptr(ctypes.addressof(ctypes.c_char.from_buffer(row)), -(-self._vocab_size // 32) * 4)
         if self._matcher.is_error():
             self._fail()
-            return bytes(len(mask))
-        return mask
+            row[:] = bytes(len(row))
 
     def accept(self, token: int) -> None:
         if not self._matcher.consume_token(token):
@@ -33,7 +36,7 @@ class GuidanceGrammar:
         self.ended = self.error is None and self._matcher.is_stopped()
 
     def copy(self) -> "GuidanceGrammar":
-        return GuidanceGrammar(self._matcher.deep_copy())
+        return GuidanceGrammar(self._matcher.deep_copy(), self._vocab_size)
 
     def _fail(self) -> None:
         self.error = f"The grammar cannot be followed any further: {brief(self._matcher.get_error())}"
@@ -44,10 +47,11 @@ class GuidanceCompiler:
         """`tokenizer`: the text of a tokenizer.json. ValueError if the library cannot read it."""
         # Without an end token a text ends where its grammar does: the id beyond the vocabulary is never chosen.
         end_ids = eos_token_ids or [vocab_size]
-        self._tokenizer = LLTokenizer(tokenizer, n_vocab=vocab_size + (not eos_token_ids), eos_token=end_ids)
+        self._vocab_size = vocab_size + (not eos_token_ids)
+        self._tokenizer = LLTokenizer(tokenizer, n_vocab=self._vocab_size, eos_token=end_ids)
         # For the library, added tokens in angle brackets are no text either, whatever the tokenizer says of them.
         self.special_ids = {text: token for text, token in added_ids.items() if self._tokenizer.is_special_token(token)}
-        mask = bytearray(b"\xff" * len(self.compile('start: "a"').bitmask()))
+        mask = bytearray(b"\xff" * self.compile('start: "a"').mask_size)
         for token in end_ids:
             mask[token // 8] &= ~(1 << token % 8)
         self.mask_without_end = bytes(mask)
@@ -56,8 +60,9 @@ class GuidanceCompiler:
         matcher = LLMatcher(self._tokenizer, source, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise ValueError(brief(matcher.get_error()))
-        trial = GuidanceGrammar(matcher.deep_copy())
-        trial.bitmask()
+        grammar = GuidanceGrammar(matcher, self._vocab_size)
+        trial = grammar.copy()
+        trial.write_mask(memoryview(bytearray(trial.mask_size)))
         if trial.error is not None:
             raise ValueError("no text can match it")
-        return GuidanceGrammar(matcher)
+        return grammar

@@ -24,16 +24,19 @@ class ReasoningGate:
     def ended(self) -> bool:
         return not self._thinking and self._num_started < 0 and self._grammar is not None and self._grammar.ended
 
-    def bitmask(self) -> bytes:
+    @property
+    def mask_size(self) -> int:
+        return self._fresh.mask_size
+
+    def write_mask(self, row: memoryview) -> None:
         if self._thinking:
-            return self._mask_without_end
-        mask = bytearray(len(self._mask_without_end)) if self._grammar is None else self._grammar.bitmask()
-        if self._num_started < 0:
-            return bytes(mask)
-        token = self._start[self._num_started]
-        mask = bytearray(mask)
-        mask[token // 8] |= 1 << token % 8
-        return bytes(mask)
+            row[:] = self._mask_without_end
+            return
+        if self._grammar is not None:
+            self._grammar.write_mask(row)
+        if self._num_started >= 0:
+            token = self._start[self._num_started]
+            row[token // 8] |= 1 << token % 8
 
     def accept(self, token: int) -> None:
         if self._thinking:

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from minivllm.core.grammar.grammar import Grammar
 from minivllm.core.scheduler.request import Request
 from minivllm.core.scheduler.step_costs import StepWork
-from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan, TokenMask
+from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan, TokenMasks
 
 
 @dataclass(slots=True)
@@ -12,7 +13,7 @@ class PlanBuilder:
     new: list[NewSlot] = field(default_factory=list)
     scheduled: list[ScheduledSlot] = field(default_factory=list)
     members: list[tuple[Request, int]] = field(default_factory=list)  # request and its epoch, one per scheduled slot
-    masks: list[TokenMask] = field(default_factory=list)
+    grammars: dict[int, Grammar] = field(default_factory=dict)  # by slot, of those that are sampled
     work: StepWork = field(default_factory=StepWork)
     tells_tokens: bool = False  # not every worker has sampled them
 
@@ -44,9 +45,20 @@ class PlanBuilder:
         self.members.append((request, request.epoch))
         self.work.add(num_tokens, request.num_computed)
         if sample and request.grammar is not None:
-            self.masks.append(TokenMask(request.slot, request.grammar.bitmask()))
+            self.grammars[request.slot] = request.grammar
         request.num_computed += num_tokens
         request.num_pending += sample
 
     def build(self, step_id: int, freed_slots: list[int]) -> StepPlan:
-        return StepPlan(step_id, freed_slots, self.new, self.scheduled, self.masks)
+        return StepPlan(step_id, freed_slots, self.new, self.scheduled, self._find_masks())
+
+    def _find_masks(self) -> TokenMasks | None:
+        """All into one buffer, which the kernel reads as it is."""
+        if not self.grammars:
+            return None
+        size = next(iter(self.grammars.values())).mask_size
+        rows = bytearray(size * len(self.grammars))
+        view = memoryview(rows)
+        for at, grammar in enumerate(self.grammars.values()):
+            grammar.write_mask(view[at * size : (at + 1) * size])
+        return TokenMasks(list(self.grammars), rows)

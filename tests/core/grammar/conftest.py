@@ -26,7 +26,9 @@ class Forms:
 
     @staticmethod
     def allowed(grammar: Grammar) -> list[int]:
-        return [8 * at + bit for at, byte in enumerate(grammar.bitmask()) for bit in range(8) if byte >> bit & 1]
+        row = bytearray(grammar.mask_size)
+        grammar.write_mask(memoryview(row))
+        return [8 * at + bit for at, byte in enumerate(row) for bit in range(8) if byte >> bit & 1]
 
     def follow(self, grammar: Grammar, ids: list[int]) -> bool:
         """Whether every token is allowed by the mask before it; the grammar has gone along."""

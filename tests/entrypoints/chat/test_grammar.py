@@ -54,7 +54,9 @@ def allows(folder: Path, params: StructuredOutputsParams, text: str) -> bool:
     tokenizer, made = compiler(folder)
     grammar = made.compile(translate(params, made.special_ids))
     for token in [*tokenizer.encode(text, add_special_tokens=False).ids, 2]:
-        if not grammar.bitmask()[token // 8] >> token % 8 & 1:
+        row = bytearray(grammar.mask_size)
+        grammar.write_mask(memoryview(row))
+        if not row[token // 8] >> token % 8 & 1:
             return False
         grammar.accept(token)
     assert grammar.error is None

@@ -8,7 +8,7 @@ import torch
 from minivllm.config.sections.device import DeviceConfig
 from minivllm.kernels import ops_for
 from minivllm.messages.sampling_params import SamplingParams
-from minivllm.messages.step import NewSlot, StepPlan, TokenMask
+from minivllm.messages.step import NewSlot, StepPlan, TokenMasks
 from minivllm.worker.devices.cpu import CpuDevice
 from minivllm.worker.request_slots import RequestSlots
 from minivllm.worker.sampling.sampler import Sampled, Sampler
@@ -37,8 +37,8 @@ class Bench:
 
     def sample(self, logits: torch.Tensor, slots: list[int], masks: dict[int, list[int]] | None = None) -> list[Sampled]:
         """As the model runner does: tokens are appended. `masks`: by slot, the only tokens that may come."""
-        bits = [TokenMask(slot, _bits(allowed, logits.shape[1])) for slot, allowed in (masks or {}).items()]
-        self.sampler.start_step(StepPlan(0, [], [], [], bits))
+        rows = bytearray().join(_bits(allowed, logits.shape[1]) for allowed in (masks or {}).values())
+        self.sampler.start_step(StepPlan(0, [], [], [], TokenMasks(list(masks), rows) if masks else None))
         choice = self.sampler.sample(logits.clone(), slots, lambda: None)
         results = self.sampler.finish(choice, set())
         for slot, result in zip(slots, results, strict=True):
@@ -51,7 +51,7 @@ class Bench:
 
 
 def _bits(tokens: list[int], vocab_size: int) -> bytes:
-    mask = bytearray(-(-vocab_size // 32) * 4)
+    mask = bytearray(-(-vocab_size // 64) * 8)
     for token in tokens:
         mask[token // 8] |= 1 << token % 8
     return bytes(mask)
