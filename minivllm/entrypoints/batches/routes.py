@@ -12,8 +12,8 @@ from starlette.responses import FileResponse, Response
 
 from minivllm.entrypoints.batches.lines import ENDPOINTS
 from minivllm.entrypoints.batches.runner import BatchRunner
-from minivllm.entrypoints.batches.storage import page
 from minivllm.entrypoints.http.dependencies import JSONRoute, app_state
+from minivllm.entrypoints.http.paging import page
 from minivllm.entrypoints.openai.reply import json_response
 from minivllm.entrypoints.openai.shared_schema import ERRORS
 from minivllm.errors import ClientError, NotFoundError

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import msgspec
 
-from minivllm.errors import ClientError, ConfigError, NotFoundError, PayloadTooLargeError
+from minivllm.errors import ConfigError, NotFoundError, PayloadTooLargeError
 
 MAX_FILES = 1000
 MAX_BYTES = 8 << 30  # of all files together
@@ -189,25 +189,6 @@ def write_whole(path: Path, value: object) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
-
-
-def page(items: list[Any], after: str | None, limit: int, order: str = "desc") -> dict[str, Any]:
-    """One page of a list in OpenAI's form; `items` are newest first."""
-    if order == "asc":
-        items = items[::-1]
-    if after is not None:
-        index = next((i for i, item in enumerate(items) if item.id == after), None)
-        if index is None:
-            raise ClientError(f"after: there is no {after[:64]!r} in this list.", param="after")
-        items = items[index + 1 :]
-    shown = items[:limit]
-    return {
-        "object": "list",
-        "data": shown,
-        "first_id": shown[0].id if shown else None,
-        "last_id": shown[-1].id if shown else None,
-        "has_more": len(items) > limit,
-    }
 
 
 def _made(folder: Path) -> Path:

@@ -4,7 +4,8 @@ import asyncio
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from operator import itemgetter
+from typing import TYPE_CHECKING, cast
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +14,7 @@ from minivllm.entrypoints.chat.request import ChatRequest
 from minivllm.entrypoints.chat.session import ChatSession, ChatSessions
 from minivllm.entrypoints.http.dependencies import new_request_id
 from minivllm.entrypoints.http.errors import report
+from minivllm.entrypoints.http.paging import page
 from minivllm.entrypoints.http.sse import EventStream, until_disconnect
 from minivllm.entrypoints.openai import sampling_codec as sampling
 from minivllm.entrypoints.openai.logprobs_codec import LogprobsCodec
@@ -105,21 +107,7 @@ class OpenAIServingResponses:
     def input_items(self, response_id: str, limit: int, order: str, after: str | None) -> ItemList:
         """What a stored response answers, with the conversation before it; newest first, or `order` "asc"."""
         items = self.store.get(response_id).input_items()
-        if order == "desc":
-            items.reverse()
-        if after is not None:
-            index = next((index for index, item in enumerate(items) if item["id"] == after), None)
-            if index is None:
-                raise ClientError(f"after: there is no {after[:64]!r} in this list.", param="after")
-            items = items[index + 1 :]
-        shown = items[:limit]
-        return {
-            "object": "list",
-            "data": shown,
-            "first_id": shown[0]["id"] if shown else None,
-            "last_id": shown[-1]["id"] if shown else None,
-            "has_more": len(items) > limit,
-        }
+        return cast(ItemList, page(items[::-1], after, limit, order, id_of=itemgetter("id")))
 
     async def stop(self) -> None:
         """End what runs in the background."""
