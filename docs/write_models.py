@@ -145,9 +145,12 @@ GGUF_TYPES = """
 ## GGUF files
 
 A GGUF file takes the place of a folder: `minivllm serve model.gguf`. Configuration, tokenizer (byte-level BPE or SentencePiece)
-and chat template are read from it. In bfloat16 matrices stay packed in memory and are multiplied packed: integer values of 4 or
-8 bits with a scale and a least value in 16 bits for each group. Projections that are multiplied together take the larger form
-of theirs. In other number types and with `--quantization` they are unpacked, to exactly what the `gguf` package makes of them.
+and chat template are read from it. A model in several files, as gguf-split names them (`name-00001-of-00003.gguf`), is named by
+the first of them, or by a folder with nothing else; the first has all that is not weights.
+
+In bfloat16 matrices stay packed in memory and are multiplied packed: integer values of 4 or 8 bits with a scale and a least
+value in 16 bits for each group. Projections that are multiplied together take the larger form of theirs. In other number types
+and with `--quantization` they are unpacked, to exactly what the `gguf` package makes of them.
 The last column is the error of what is kept packed: root mean square against that package's weights, relative
 to them; rounding to bfloat16 makes 2e-03.
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from minivllm.config.gguf_families import ARCHITECTURES, TURNS_PAIRS
 from minivllm.errors import ConfigError
-from minivllm.utils.gguf import GGUFFile
+from minivllm.utils.gguf import GGUFFile, first_part
 
 _INTEGERS = {
     "hidden_size": "embedding_length",
@@ -48,14 +48,16 @@ _LLAMA3_ROPE = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_p
 
 
 def find_file(path: Path, load_format: str) -> Path | None:
-    """The GGUF file that a model's path means: itself, or the only one in a folder without safetensors; else None."""
+    """The GGUF file that a model's path means: itself, or the only one in a folder without safetensors; else None. Of a model
+    in several files it is the first, whichever was named.
+    """
     if path.is_file():
         if load_format in ("safetensors", "pt", "sharded_state"):
             raise ConfigError(f"--load-format {load_format} reads a folder, and {path} is a GGUF file.", param="load_format")
-        return path
-    found = sorted(path.glob("*.gguf"))
+        return first_part(path)
+    found = sorted({first_part(file) for file in path.glob("*.gguf")})
     if load_format == "gguf" and len(found) != 1:
-        raise ConfigError(f"{path} has {len(found)} *.gguf files: give the path of the one to load.", param="model")
+        raise ConfigError(f"{path} has {len(found)} models in *.gguf files: give the path of the one to load.", param="model")
     usual = load_format in ("safetensors", "pt", "sharded_state") or any(path.glob("*.safetensors"))
     return found[0] if len(found) == 1 and (load_format == "gguf" or not usual) else None
 
@@ -69,8 +71,6 @@ def read_config(file: GGUFFile) -> dict[str, Any]:
             f"Supported architectures of GGUF files: {', '.join(ARCHITECTURES)}",
             param="model",
         )
-    if (file.integer("split.count") or 1) > 1:
-        raise ConfigError(f"{file.path} is one part of a divided model: join the parts with gguf-split --merge.", param="model")
     if "token_embd.weight" not in file.tensors:
         raise ConfigError(f"{file.path} has no token_embd.weight: it is not a language model.", param="model")
     values: dict[str, int | float | None] = {name: file.integer(f"{kind}.{key}") for name, key in _INTEGERS.items()}

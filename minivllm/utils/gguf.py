@@ -1,4 +1,5 @@
-"""`GGUFFile`: metadata and tensor table of a GGUF file, mapped into memory. Used by config, the tokenizer and the loader.
+"""`GGUFFile`: metadata and tensor table of a GGUF file, mapped into memory; `read_gguf` joins parts of a model.
+Used by config, the tokenizer and the loader.
 
 Format: github.com/ggml-org/ggml/blob/master/docs/gguf.md. Every count, length and offset is checked against the file before
 it is used, and long values stay in the file until they are asked for, so that a hostile header costs no memory.
@@ -6,6 +7,7 @@ it is used, and long values stay in the file until they are asked for, so that a
 
 import mmap
 import os
+import re
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +25,7 @@ _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: 
 _STRING, _ARRAY = 8, 9
 _MAX_DIMENSIONS = 4
 _U64 = struct.Struct("<Q")
+_PART = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")  # as gguf-split names them
 
 
 class TensorType(NamedTuple):
@@ -56,7 +59,8 @@ TYPES = {
 class TensorInfo:
     type: TensorType
     shape: tuple[int, ...]  # outermost first, as torch has it
-    begin: int  # offsets in the file
+    data: mmap.mmap  # of the file
+    begin: int  # offsets in it
     end: int
 
     def with_shape(self, shape: tuple[int, ...], begin: int, end: int) -> "TensorInfo":
@@ -122,7 +126,7 @@ class GGUFFile:
         info = self.tensors.get(name)
         if info is None or info.type.name != "F32":
             return []
-        return list(memoryview(self.data)[info.begin : info.end].cast("f"))
+        return list(memoryview(info.data)[info.begin : info.end].cast("f"))
 
     def broken(self, why: str) -> ConfigError:
         return ConfigError(f"{self.path} is not a complete GGUF file: {why}. Fetch it again.", param="model")
@@ -173,7 +177,7 @@ class GGUFFile:
             raise self.broken(f"it ends before the data of {name} ({self.size} of at least {end} bytes)")
         if begin % 4:
             raise self.broken(f"the data of {name} are not aligned")
-        return TensorInfo(kind, shape, begin, end)
+        return TensorInfo(kind, shape, self.data, begin, end)
 
     def _read(self, format: str) -> tuple[Any, ...]:
         size = struct.calcsize("<" + format)
@@ -238,3 +242,45 @@ class TextArray(Sequence[str]):
 
     def __getitem__(self, index: Any) -> Any:
         return list(self)[index]
+
+
+def first_part(path: Path) -> Path:
+    """The file that has the metadata: by its name, the first part of a divided model, or else the file itself."""
+    match = _PART.fullmatch(path.name)
+    return path.with_name(f"{match[1]}-00001-of-{match[3]}.gguf") if match else path
+
+
+def read_gguf(path: Path) -> GGUFFile:
+    """The file, and if it is the first part of a model in several files, with the tensors of all of them."""
+    file = GGUFFile(path)
+    count = file.integer("split.count") or 1
+    if count <= 1:
+        return file
+    match = _PART.fullmatch(path.name)
+    if file.integer("split.no") or match is None or (int(match[2]), int(match[3])) != (1, count):
+        number = (file.integer("split.no") or 0) + 1
+        raise ConfigError(
+            f"{path} is part {number} of {count}, and not named so: name them MODEL-00001-of-{count:05}.gguf and so on, and "
+            "give the first.",
+            param="model",
+        )
+    others = [path.with_name(f"{match[1]}-{number:05}-of-{match[3]}.gguf") for number in range(2, count + 1)]
+    missing = [other.name for other in others if not other.is_file()]
+    if missing:
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise ConfigError(f"{path.parent} lacks {', '.join(missing[:3])}{more}: the model is in {count} files.", param="model")
+    for number, other in enumerate(others, 1):
+        part = GGUFFile(other)
+        if (part.integer("split.no"), part.integer("split.count")) != (number, count):
+            raise ConfigError(f"{other} is not part {number + 1} of {count}: it belongs to another model.", param="model")
+        twice = file.tensors.keys() & part.tensors.keys()
+        if twice:
+            raise ConfigError(f"{other} has tensor {min(twice)}, which a part before it has too.", param="model")
+        file.tensors |= part.tensors
+    expected = file.integer("split.tensors.count")
+    if expected is not None and expected != len(file.tensors):
+        raise ConfigError(
+            f"the {count} parts of {path} have {len(file.tensors)} tensors, and should have {expected}: fetch them again.",
+            param="model",
+        )
+    return file

@@ -17,8 +17,10 @@ def resolve_folder(name: str, revision: str | None = None, *, what: str = "model
     Raises `ConfigError`, saying what to do, if there is neither.
     """
     path = Path(name).expanduser()
-    if path.is_dir() or (path.is_file() and path.suffix == ".gguf"):
+    if path.is_dir():
         return path.resolve()
+    if path.is_file() and path.suffix == ".gguf":  # a link's own name says where other parts are
+        return path.parent.resolve() / path.name
     if path.is_file():
         raise ConfigError(f"{name} is a file: give the folder of the {what}, or a .gguf file.", param=what)
     if _looks_like_path(name):

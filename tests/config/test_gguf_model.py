@@ -80,7 +80,7 @@ def test_folders(tmp_path: Path) -> None:
     assert "has no config.json" in refusal(tmp_path)
     assert EngineArgs(str(tmp_path), load_format="gguf").resolve().model.path == str(path)
     write_model(tmp_path / "n.gguf")
-    assert refusal(tmp_path, load_format="gguf") == f"{tmp_path} has 2 *.gguf files: give the path of the one to load."
+    assert refusal(tmp_path, load_format="gguf").endswith("has 2 models in *.gguf files: give the path of the one to load.")
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_folders(tmp_path: Path) -> None:
     [
         ({"general.architecture": "mamba"}, "Model architectures ['mamba'] are not supported for now. "
          "Supported architectures of GGUF files: llama, qwen2"),
-        ({"split.count": 3}, "is one part of a divided model: join the parts with gguf-split --merge."),
+        ({"split.count": 3}, "is part 1 of 3, and not named so: name them MODEL-00001-of-00003.gguf and so on"),
         ({"llama.expert_count": 8}, "config.json has no num_experts_per_tok"),
         ({"llama.rope.dimension_count": 8}, "turns 8 of 16 dimensions of a head, which is not supported."),
         ({"llama.attention.head_count": 0}, "num_attention_heads must be a positive integer, got 0"),

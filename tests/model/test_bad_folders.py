@@ -101,6 +101,16 @@ def gguf(change: Callable[[bytes], bytes] = bytes, **metadata: object) -> Callab
     return apply
 
 
+def gguf_part(number: int) -> Callable[[Path], None]:
+    """One of a model in three files."""
+
+    def apply(folder: Path) -> None:
+        gguf(**{"split.no": number - 1, "split.count": 3})(folder)
+        (folder / "m.gguf").rename(folder / f"m-0000{number}-of-00003.gguf")
+
+    return apply
+
+
 def gguf_of_shapes(**shapes: tuple[int, ...]) -> Callable[[Path], None]:
     def apply(folder: Path) -> None:
         clear(folder)
@@ -159,6 +169,8 @@ BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "a PyTorch file of something else": (torch_file([1, 2]), "pytorch_model.bin is not a checkpoint: it does not hold"),
     "a cut GGUF file": (gguf(lambda data: data[:-100]), "m.gguf is not a complete GGUF file: it ends before the data of"),
     "a GGUF file cut in its header": (gguf(lambda data: data[:900]), "is not a complete GGUF file: it ends within its header."),
+    "GGUF files that are missing": (gguf_part(1), "lacks m-00002-of-00003.gguf, m-00003-of-00003.gguf: the model is in 3"),
+    "the first of GGUF files missing": (gguf_part(2), "m-00001-of-00003.gguf: No such file or directory."),
     "a GGUF file of something else": (gguf(lambda data: b"GGML" + data[4:]), "is not a complete GGUF file: it does not begin"),
     "a GGUF file of unknown architecture": (gguf(**{"general.architecture": "mamba"}), "['mamba'] are not supported for now"),
     "a GGUF file of a wrong shape": (gguf_of_shapes(blk__0__ffn_up__weight=(90, 64)), "up_proj.weight has the shape [90, 64]"),

@@ -20,6 +20,7 @@ from minivllm.model.loading.gguf import GGUFSource
 from minivllm.model.loading.gguf_blocks import FORMATS
 from minivllm.model.loading.gguf_names import _USUAL as NAMES
 from minivllm.model.quantization.grouped import Form, Grouped
+from minivllm.text.tokenizer import load_tokenizer
 from minivllm.utils.gguf import TYPES
 
 PROMPT = [5, 9, 77, 120, 33, 8]
@@ -125,6 +126,42 @@ def test_models_against_transformers(tmp_path: Path, make_runner, kind: str, sto
         for _ in range(8):
             known.append(int(reference(torch.tensor([known])).logits[0, -1, :266].argmax()))
     assert greedy(make_runner(path)) == known
+
+
+def in_parts(path: Path, folder: Path) -> list[Path]:
+    """The same model, written by the gguf package: a file of metadata, and others with eight tensors each."""
+    folder.mkdir()
+    writer = gguf.GGUFWriter(folder / path.name, "llama", split_max_tensors=8, small_first_shard=True)
+    adders = {int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
+    for key, value in model_metadata().items():
+        if key != "general.architecture":
+            adders.get(type(value), writer.add_array)(key, value)
+    for tensor in gguf.GGUFReader(path).tensors:
+        writer.add_tensor(tensor.name, np.array(tensor.data), raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return sorted(folder.iterdir())
+
+
+def test_a_model_in_several_files_is_that_in_one(tmp_path: Path, make_runner) -> None:
+    whole = write_model(tmp_path / "m.gguf", number=NUMBERS["Q4_1"])
+    first, *others = in_parts(whole, tmp_path / "parts")
+    assert [first.name, *(other.name for other in others)] == [f"m-0000{i}-of-00004.gguf" for i in (1, 2, 3, 4)]
+    expected, tokenizer = EngineArgs(str(whole)).resolve(), load_tokenizer(whole)
+    for named in (first.parent, first, others[1]):
+        config = EngineArgs(str(named)).resolve()
+        assert config.model.path == config.model.tokenizer == str(first)
+        assert (config.spec, config.generation) == (expected.spec, expected.generation)
+    found = load_tokenizer(first)
+    assert (found.to_json(), found.chat_templates) == (tokenizer.to_json(), tokenizer.chat_templates)
+    sources = [GGUFSource(path, expected.spec, torch.float32) for path in (first, whole)]
+    assert sources[0].shapes() == sources[1].shapes()
+    assert all(torch.equal(sources[0].read(name), sources[1].read(name)) for name in sources[1].shapes())
+    for source in sources:
+        source.close()
+    assert greedy(make_runner(first.parent, dtype="bfloat16")) == greedy(make_runner(whole, dtype="bfloat16"))
 
 
 def test_a_tensor_is_unpacked_in_bands_and_pieces(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from gguf_files import file_bytes, text, value
 
 from minivllm.errors import ConfigError
-from minivllm.utils.gguf import GGUFFile
+from minivllm.utils.gguf import GGUFFile, read_gguf
 
 METADATA = {"name": "héllo", "count": 7, "ratio": 0.5, "yes": True, "words": ["x", "", "yz"], "numbers": [1, -2, 3]}
 
@@ -129,3 +129,55 @@ def test_alignment(tmp_path: Path, alignment: int) -> None:
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="cannot read"):
         GGUFFile(tmp_path / "none.gguf")
+
+
+def parts(folder: Path, **changed: dict) -> Path:
+    """A model in three files, the first with metadata alone; `changed`: metadata by the letter of a part."""
+    found = {"a": {}, "b": {"x": (0, (1,), b"xxxx")}, "c": {"y": (0, (1,), b"yyyy"), "z": (0, (1,), b"zzzz")}}
+    for number, (letter, tensors) in enumerate(found.items()):
+        own = {"name": letter, "split.no": number, "split.count": 3, "split.tensors.count": 3} | changed.get(letter, {})
+        name = f"m-0000{number + 1}-of-00003.gguf"
+        (folder / name).write_bytes(file_bytes(own, tensors))
+    return folder / "m-00001-of-00003.gguf"
+
+
+def test_a_model_in_parts(tmp_path: Path) -> None:
+    file = read_gguf(parts(tmp_path))
+    assert file.text("name") == "a"
+    data = {name: info.data[info.begin : info.end] for name, info in file.tensors.items()}
+    assert data == {"x": b"xxxx", "y": b"yyyy", "z": b"zzzz"} and file.floats("y") == [struct.unpack("<f", b"yyyy")[0]]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"a": {"split.count": 4}}, "is part 1 of 4, and not named so: name them MODEL-00001-of-00004.gguf and so on, and"),
+        ({"a": {"split.no": 1}}, "is part 2 of 3, and not named so"),
+        ({"b": {"split.count": 2}}, "m-00002-of-00003.gguf is not part 2 of 3: it belongs to another model."),
+        ({"c": {"split.no": 1}}, "m-00003-of-00003.gguf is not part 3 of 3: it belongs to another model."),
+        ({"a": {"split.tensors.count": 9}}, "have 3 tensors, and should have 9: fetch them again."),
+        ({"c": {"split.no": "2"}}, "m-00003-of-00003.gguf is not a complete GGUF file: split.no has a wrong type."),
+    ],
+)
+def test_parts_that_do_not_fit(tmp_path: Path, changed: dict, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        read_gguf(parts(tmp_path, **changed))
+    assert said in caught.value.message and "\n" not in caught.value.message
+
+
+def test_a_tensor_in_two_parts(tmp_path: Path) -> None:
+    first = parts(tmp_path)
+    again = {"split.no": 2, "split.count": 3}
+    (tmp_path / "m-00003-of-00003.gguf").write_bytes(file_bytes(again, {"x": (0, (1,), b"xxxx")}))
+    with pytest.raises(ConfigError, match=r"m-00003-of-00003.gguf has tensor x, which a part before it has too"):
+        read_gguf(first)
+
+
+def test_missing_parts(tmp_path: Path) -> None:
+    first = parts(tmp_path)
+    for number in (3, 2):
+        (tmp_path / f"m-0000{number}-of-00003.gguf").unlink()
+    with pytest.raises(ConfigError) as caught:
+        read_gguf(first)
+    lost = "m-00002-of-00003.gguf, m-00003-of-00003.gguf"
+    assert caught.value.message == f"{tmp_path} lacks {lost}: the model is in 3 files."

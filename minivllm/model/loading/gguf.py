@@ -16,7 +16,7 @@ from minivllm.model.loading.gguf_blocks import FORMATS
 from minivllm.model.loading.gguf_names import named_tensors
 from minivllm.model.loading.source import TensorSource
 from minivllm.model.quantization.grouped import Form
-from minivllm.utils.gguf import GGUFFile, TensorInfo
+from minivllm.utils.gguf import TensorInfo, read_gguf
 from minivllm.utils.memory import drop_pages
 
 _PLAIN = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
@@ -31,7 +31,7 @@ class GGUFSource(TensorSource):
     described_by = "metadata"
 
     def __init__(self, path: Path, spec: ModelSpec, dtype: torch.dtype):
-        self._file = GGUFFile(path)
+        self._file = read_gguf(path)
         self._dtype = dtype
         self._pool = ThreadPoolExecutor(torch.get_num_threads())
         self._heads = {"q_proj": spec.num_heads, "k_proj": spec.num_kv_heads} if turns_pairs(self._file) else {}
@@ -76,7 +76,7 @@ class GGUFSource(TensorSource):
 
     def release(self, name: str) -> None:
         info = self._tensors[name]
-        drop_pages(self._file.data, info.begin, info.end)
+        drop_pages(info.data, info.begin, info.end)
 
     def close(self) -> None:
         self._tensors.clear()
@@ -106,7 +106,7 @@ class GGUFSource(TensorSource):
             return torch.empty(0, dtype=torch.uint8)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that the buffer is read-only: nobody writes to it
-            return torch.frombuffer(self._file.data, dtype=torch.uint8, count=info.end - info.begin, offset=info.begin)
+            return torch.frombuffer(info.data, dtype=torch.uint8, count=info.end - info.begin, offset=info.begin)
 
     def _convert(
         self, info: TensorInfo, shape: tuple[int, ...], dtype: torch.dtype, convert: Callable[[Tensor], Tensor]
