@@ -61,7 +61,7 @@ def make_plan(config: EngineConfig) -> Plan:
             num_blocks, problem = max(0, found.kv_bytes) // spec.bytes_per_block, e.message
     if num_blocks:
         length = min(length, num_blocks * config.cache.block_size)
-    return Plan(found, num_blocks or 0, config.cache.block_size, length, problem)
+    return Plan(found, config.parallel.pipeline_parallel_size, num_blocks or 0, config.cache.block_size, length, problem)
 
 
 def _make_executor(config: EngineConfig) -> Executor:

@@ -4,20 +4,36 @@ from msgspec import Struct
 
 from minivllm.messages.kv_spec import KVSpec
 
+# As measured with the engine, see docs/performance.md.
+_CONTEXT_SHARE = 0.8  # keys and values are read at so much of the rate of weights
+_WHOLE_STEP = 1.1  # times what matrices and contexts take
+
 
 class WorkerPlan(Struct, frozen=True):
     """Of one worker, which may have a share of the model only."""
 
     weight_bytes: int
-    read_bytes: int  # of the weights, by a step with one token
+    read: list[tuple[float, int]]  # bytes of weights by the share of them that a step with one token reads
     free_bytes: int  # of memory now
     kv_spec: KVSpec
     kv_bytes: int  # for the KV cache, once the weights are loaded
-    bandwidth: float  # bytes a second
+    rates: list[tuple[int, float]]  # bytes of weights a second that are multiplied with so many rows, as measured
+
+    def read_bytes(self, batch: int) -> float:
+        """Of the weights, by a step with so many tokens: of what each reads a share (experts), the others read other shares."""
+        return sum(size * (1 - (1 - share) ** batch) for share, size in self.read)
+
+    def weight_seconds(self, batch: int) -> float:
+        """What reading and multiplying the weights takes: on the line between two of `rates`, or beyond the last two."""
+        known = [(rows, 1 / rate) for rows, rate in self.rates]
+        at = next((i for i, (rows, _) in enumerate(known) if rows >= batch), len(known) - 1)
+        (before, low), (after, high) = known[max(at - 1, 0)], known[max(at, 1)]
+        return self.read_bytes(batch) * (low + (high - low) * (batch - before) / (after - before))
 
 
 class Plan(Struct, frozen=True):
     worker: WorkerPlan
+    num_stages: int  # of the model, each a worker's
     num_blocks: int
     block_size: int
     max_model_len: int
@@ -36,6 +52,9 @@ class Plan(Struct, frozen=True):
         """Requests of the greatest length that the KV cache holds."""
         return self.num_blocks / -(-self.max_model_len // self.block_size)
 
-    def decode_rate(self, context: int) -> float:
-        """Tokens a second of one request behind so many tokens, if reading is what takes the time."""
-        return self.worker.bandwidth / (self.worker.read_bytes + context * self.kv_bytes_per_token)
+    def decode_rate(self, context: int, batch: int = 1) -> float:
+        """Tokens a second of so many requests behind so many tokens each, to be expected by what was measured."""
+        worker, each = self.worker, max(1, batch // self.num_stages)
+        kv_bytes, (_, read_rate) = each * context * self.kv_bytes_per_token, worker.rates[0]
+        seconds = worker.weight_seconds(each) + kv_bytes / (read_rate * _CONTEXT_SHARE)
+        return min(1, batch / self.num_stages) * each / (seconds * _WHOLE_STEP)

@@ -23,10 +23,10 @@ from minivllm.messages.step import StepPlan, StepResult
 from minivllm.model.attention.select import select_backend
 from minivllm.model.interface import CausalLM, Model
 from minivllm.model.loading.dense import Dense
-from minivllm.model.loading.load import load_model, save_shares, weight_bytes
+from minivllm.model.loading.load import load_model, outline, save_shares
 from minivllm.model.pooling import Pooler
 from minivllm.worker.devices import DEVICES
-from minivllm.worker.devices.bandwidth import read_bandwidth
+from minivllm.worker.devices.multiplying import multiplying_rates
 from minivllm.worker.graph_runner import GraphRunner
 from minivllm.worker.input_builder import InputBuilder
 from minivllm.worker.kv_pool import KVPool
@@ -143,15 +143,15 @@ class Worker:
     def plan(self) -> WorkerPlan:
         """What the calls up to here would find, without loading anything; after `init_device`."""
         config, name, ops = self._config, self._device.torch_name, self._make_ops()
-        weights = weight_bytes(config, ops, self._dtype, name)
-        free = self._device.memory().free
+        model, free = outline(config, ops, self._dtype, name), self._device.memory().free
+        read = sum(int(share * size) for share, size in model.read.items())
         return WorkerPlan(
-            weight_bytes=weights.kept,
-            read_bytes=weights.read,
+            weight_bytes=model.kept_bytes,
+            read=list(model.read.items()),
             free_bytes=free,
             kv_spec=self._make_pool(ops, config.spec).spec(config.spec.sliding_window),
-            kv_bytes=available_kv_bytes(config.cache, self._device, self._num_local, lambda: None, to_load=weights.kept),
-            bandwidth=read_bandwidth(ops, self._dtype, name, free),
+            kv_bytes=available_kv_bytes(config.cache, self._device, self._num_local, lambda: None, to_load=model.kept_bytes),
+            rates=multiplying_rates(model.matrices, ops, name, read, free),
         )
 
     def allocate_kv(self, num_blocks: int) -> None:

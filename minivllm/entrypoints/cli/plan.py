@@ -23,23 +23,27 @@ def run(args: argparse.Namespace) -> int:
     engine_args = engine_args_of(args)
     from minivllm.engine.sync_engine import make_plan
 
-    plan, model = make_plan(engine_args), engine_args.resolve().model
+    plan, config = make_plan(engine_args), engine_args.resolve()
+    model = config.model
     form = f"{model.dtype}, {model.quantization}" if model.quantization else model.dtype
-    lines = {"model": f"{engine_args.resolve().spec.architecture} in {form}", **_describe(plan)}
+    lines = {"model": f"{config.spec.architecture} in {form}", **_describe(plan, config.scheduler.max_num_seqs)}
     print("\n".join(f"{name:<14} {text}" for name, text in lines.items()))
     return _FAILED if plan.problem else 0
 
 
-def _describe(plan: Plan) -> dict[str, str]:
+def _describe(plan: Plan, max_num_seqs: int) -> dict[str, str]:
     worker, length = plan.worker, plan.max_model_len
+    batch = max(1, min(int(plan.concurrency), max_num_seqs))
     lines = {"weights": f"{_gib(worker.weight_bytes)} of {_gib(worker.free_bytes)} that are free"}
     if plan.kv_bytes_per_token:
         lines |= {
             "KV cache": f"{_gib(plan.num_blocks * worker.kv_spec.bytes_per_block)}, {plan.kv_bytes_per_token:,} bytes a token",
             "tokens": f"{plan.num_tokens:,} in {plan.num_blocks:,} blocks of {plan.block_size}",
             "requests": f"{plan.concurrency:.1f} of {length:,} tokens at a time",
-            "decoding": f"at most {plan.decode_rate(0):,.0f} tokens/s for one request, {plan.decode_rate(length):,.0f} behind "
-            f"{length:,} tokens (memory is read at {worker.bandwidth / 1e9:.0f} GB/s)",
+            "decoding": f"about {plan.decode_rate(0):,.1f} tokens/s for one request, {plan.decode_rate(length):,.1f} behind "
+            f"{length:,} tokens (weights are multiplied at {worker.rates[0][1] / 1e9:.1f} GB/s)",
+            "all together": f"about {plan.decode_rate(length, batch):,.0f} tokens/s for {batch} requests behind {length:,} "
+            f"tokens, {plan.decode_rate(length // 10, batch):,.0f} behind {length // 10:,}",
         }
     return lines | ({"problem": plan.problem} if plan.problem else {})
 

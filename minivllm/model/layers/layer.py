@@ -19,9 +19,9 @@ class Layer:
     def finish_loading(self) -> None:
         """Called once, when all parameters of this layer are tensors."""
 
-    def declare(self, *dims: Dim, dtype: torch.dtype, kept: torch.dtype | None = None) -> torch.Tensor:
-        """A parameter to be loaded; typed as the tensor that it will be. `dims`: see `Dim`; `kept`: see `Parameter`."""
-        return Parameter(dtype, kept or dtype, ShardSpec.of(dims))  # type: ignore[return-value]
+    def declare(self, *dims: Dim, dtype: torch.dtype, kept_bits: float | None = None) -> torch.Tensor:
+        """A parameter to be loaded; typed as the tensor that it will be. `dims`: see `Dim`; `kept_bits`: see `Parameter`."""
+        return Parameter(dtype, kept_bits or 8 * dtype.itemsize, ShardSpec.of(dims))  # type: ignore[return-value]
 
     def parameters(self) -> dict[str, Parameter]:
         """What is still to be loaded into this layer itself, by attribute."""

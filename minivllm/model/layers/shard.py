@@ -71,7 +71,7 @@ class Parameter:
     """Stands in a layer's attribute for a tensor that is yet to be loaded."""
 
     dtype: torch.dtype  # in which the layer gets it
-    kept: torch.dtype  # in which it stays in memory, once the layer has finished loading
+    kept_bits: float  # of an element in memory, once the layer has finished loading
     shard: ShardSpec
 
     @property
@@ -80,7 +80,7 @@ class Parameter:
 
     @property
     def kept_bytes(self) -> int:
-        return math.prod(self.shape) * self.kept.itemsize
+        return int(math.prod(self.shape) * self.kept_bits / 8)
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,9 +67,12 @@ class _Target:
 
 
 @dataclass(frozen=True, slots=True)
-class WeightBytes:
-    kept: int  # in memory
-    read: int  # by a step with one token
+class Outline:
+    """Of a model without its weights."""
+
+    kept_bytes: int
+    read: dict[float, int]  # bytes by the share of them that a step with one token reads
+    matrices: list[Matrix]  # that are multiplied, with weights yet to be loaded
 
 
 def load_model(
@@ -88,12 +91,15 @@ def load_model(
     return model
 
 
-def weight_bytes(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str) -> WeightBytes:
+def outline(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str) -> Outline:
     """What `load_model` would load, from the headers alone; with the same errors."""
-    with _prepared(config, ops, dtype, device) as (_, targets, _):
-        kept = [(target.layer, target.parameter.kept_bytes) for target in targets]
-    read = sum(num_bytes * layer.share_read for layer, num_bytes in kept)
-    return WeightBytes(sum(num_bytes for _, num_bytes in kept), int(read))
+    read: dict[float, int] = {}
+    with _prepared(config, ops, dtype, device) as (model, targets, _):
+        for target in targets:
+            share = target.layer.share_read
+            read[share] = read.get(share, 0) + target.parameter.kept_bytes
+        matrices = [layer for _, layer in model.walk() if isinstance(layer, Matrix) and layer.is_multiplied]
+    return Outline(sum(read.values()), read, matrices)
 
 
 def save_shares(config: EngineConfig, ops: Ops, dtype: torch.dtype, device: str, folder: Path, max_bytes: int) -> None:

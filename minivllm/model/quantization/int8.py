@@ -4,7 +4,6 @@ Activations are quantized on the fly, one scale per token, in 16 bits: in 8 bits
 SmolLM2 3.4 % of perplexity; int8 weights alone cost 0.15 %.
 """
 
-import torch
 from torch import Tensor
 
 from minivllm.model.layers.matrix import Matrix
@@ -13,7 +12,7 @@ from minivllm.model.quantization.scheme import Scheme
 
 class Int8(Scheme):
     def create_weights(self, layer: Matrix) -> None:
-        layer.weight = layer.declare(layer.rows, layer.columns, dtype=layer.dtype, kept=torch.int8)
+        layer.weight = layer.declare(layer.rows, layer.columns, dtype=layer.dtype, kept_bits=8)
 
     def finish_loading(self, layer: Matrix) -> None:
         layer.weight = self._ops.gemm_int8.pack(layer.weight)

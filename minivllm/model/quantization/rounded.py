@@ -17,7 +17,10 @@ class Rounded(Packed):
     form: Form
 
     def create_weights(self, layer: Matrix) -> None:
-        layer.weight = layer.declare(layer.rows, layer.columns, dtype=layer.dtype, kept=torch.uint8)
+        of_scale_and_least = 32 / GROUP
+        layer.weight = layer.declare(
+            layer.rows, layer.columns, dtype=layer.dtype, kept_bits=self.form.bits + of_scale_and_least
+        )
 
     def finish_loading(self, layer: Matrix) -> None:
         bands = [self._pack(band.float()) for band in layer.weight.split(max(1, _BAND // layer.shape[1]))]
