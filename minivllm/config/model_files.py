@@ -14,6 +14,8 @@ SAFETENSORS_INDEX = "model.safetensors.index.json"
 PT_INDEX = "pytorch_model.bin.index.json"
 SAMPLING_DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "max_new_tokens")
 
+_ROPE = ("rope_parameters", "rope_scaling", "rope_theta")
+
 
 class _AddedToken(msgspec.Struct):
     id: int
@@ -128,6 +130,25 @@ def read_tokenizer(folder: Path) -> TokenizerFile:
 
 def sampling_defaults(generation: Mapping[str, Any]) -> dict[str, Any]:
     return {name: generation[name] for name in SAMPLING_DEFAULTS if generation.get(name) is not None}
+
+
+def override(config: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`merge` of a config.json, whichever of their names rope parameters have in either."""
+    if not any(name in over for name in _ROPE):
+        return merge(config, over)
+    config, over = _with_rope_parameters(config), _with_rope_parameters(over)
+    whole = "full_attention"  # what those parameters were of that did not say
+    if whole in config["rope_parameters"] and not any(isinstance(each, dict) for each in over["rope_parameters"].values()):
+        over["rope_parameters"] = {whole: over["rope_parameters"]}
+    return merge(config, over)
+
+
+def _with_rope_parameters(config: Mapping[str, Any]) -> dict[str, Any]:
+    """As transformers 5 writes it; before, rope_theta stood by itself, and `type` or `rope_type` in rope_scaling."""
+    parameters, scaling, theta = (config.get(name) or {} for name in _ROPE)
+    rope = {"rope_type" if name == "type" else name: value for name, value in {**parameters, **scaling}.items()}
+    rope = {"rope_theta": theta, **rope} if theta else rope
+    return {**{name: value for name, value in config.items() if name not in _ROPE}, "rope_parameters": rope}
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

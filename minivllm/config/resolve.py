@@ -18,7 +18,7 @@ from minivllm.config.sections.server import ServerConfig
 from minivllm.config.shares import check_shares
 from minivllm.errors import ConfigError
 from minivllm.utils import hub, process
-from minivllm.utils.gguf import GGUFFile
+from minivllm.utils.gguf import GGUFFile, read_gguf
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -68,7 +68,7 @@ def find_model(draft: Draft) -> None:
     draft.folder = hub.resolve_folder(model, draft.values["revision"])
     file = gguf_model.find_file(draft.folder, draft.values["load_format"])
     if file is not None:
-        draft.folder, draft.gguf = file, GGUFFile(file)
+        draft.folder, draft.gguf = file, read_gguf(file)
         draft.values["load_format"] = draft.values["load_format"].replace("auto", "gguf")
     draft.values["path"] = str(draft.folder)
     draft.values["served_model_name"] = draft.values["served_model_name"] or (model,)
@@ -82,7 +82,7 @@ def find_tokenizer(draft: Draft) -> None:
 
 def read_model(draft: Draft) -> None:
     config = gguf_model.read_config(draft.gguf) if draft.gguf else model_files.read_config(draft.folder)
-    draft.hf_config = model_files.merge(config, draft.values["hf_overrides"])
+    draft.hf_config = model_files.override(config, draft.values["hf_overrides"])
     choose_implementation(draft)
     of_transformers = draft.values["model_impl"] == TRANSFORMERS
     draft.spec = (ModelSpec.of_transformers if of_transformers else ModelSpec.from_hf)(draft.hf_config)

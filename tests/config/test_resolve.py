@@ -112,6 +112,35 @@ def test_hf_overrides_may_raise_the_length(make_model: MakeModel) -> None:
     assert config.model.max_model_len == 9000
 
 
+_LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"rope_parameters": {**_LLAMA3, "rope_theta": 500.0}},
+        {"rope_scaling": _LLAMA3, "rope_theta": 500.0},
+        {"rope_scaling": None, "rope_theta": 500.0},
+    ],
+    ids=str,
+)
+def test_hf_overrides_of_rope_hold_under_every_name(make_model: MakeModel, config: dict[str, Any]) -> None:
+    model = make_model(**config)
+    for over in ("rope_parameters", "rope_scaling"):
+        for kind in ("rope_type", "type"):
+            rope = EngineArgs(model, hf_overrides={over: {kind: "yarn", "factor": 2.0}}).resolve().spec.layers[0].rope
+            assert rope is not None and (rope.type, rope.factor, rope.theta) == ("yarn", 2.0, 500.0)
+    rope = EngineArgs(model, hf_overrides={"rope_theta": 9.0}).resolve().spec.layers[0].rope
+    assert rope is not None and rope.theta == 9.0 and (rope.type == "llama3") == (config.get("rope_scaling", 0) is not None)
+
+
+def test_hf_overrides_of_rope_are_of_full_attention_where_kinds_differ(make_model: MakeModel) -> None:
+    ropes = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    gemma3 = {"architectures": ["Gemma3ForCausalLM"], "rope_parameters": ropes, "layer_types": [*ropes], "sliding_window": 8}
+    layers = EngineArgs(make_model(**gemma3), hf_overrides={"rope_theta": 5.0}).resolve().spec.layers
+    assert [layer.rope.theta for layer in layers if layer.rope is not None] == [5.0, 1e4]
+
+
 @pytest.mark.parametrize(
     ("options", "seqs", "tokens"),
     [

@@ -64,7 +64,7 @@ def fix_rope_lengths(model: nn.Module, max_model_len: int) -> None:
 def _config(config: ModelConfig) -> PreTrainedConfig:
     folder = Path(config.path)
     found_values, _ = PreTrainedConfig.get_config_dict(folder)
-    values = model_files.merge(found_values, config.hf_overrides)
+    values = model_files.override(found_values, config.hf_overrides)
     values.pop("quantization_config", None)  # the loader's affair
     model_type = values.get("model_type", "")
     known = getattr(transformers, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, ""), None)
