@@ -1,61 +1,64 @@
 """Is a text as likely to us as to transformers, and what does each form of the weights cost?
 
-    python benchmarks/perplexity.py MODEL [MODEL ...] [--forms '{}' '{"quantization": "int8"}'] [--no-transformers]
+    python benchmarks/perplexity.py MODEL [MODEL ...] [--forms '{}' '{"quantization": "int8"}'] [--only ours | transformers]
 
-MODEL is a folder or a GGUF file, which transformers unpacks. A form is a set of options of `LLM`; increases are relative to the
-first. The text is of 1881, in windows of 512 tokens.
+MODEL is a folder or a GGUF file, which transformers unpacks. A form is a set of options of `LLM`. Perplexity and logprobs of
+each line are compared with those of the first line with the same tokens. The text is of 1881, in windows of 512 tokens. Each
+line is made by a process of its own, which has the memory for itself.
 """
 
 import argparse
-import gc
 import json
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from math import exp
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
 import transformers
 
 from minivllm import LLM, SamplingParams
+from minivllm.text.tokenizer import load_tokenizer
 
 TEXT = Path(__file__).resolve().parent.parent / "tests/model/quantization/public_domain.txt"
 WINDOW = 512
 
 
-def windows(llm: LLM) -> list[list[int]]:
-    ids = llm.get_tokenizer().encode(TEXT.read_text(encoding="utf-8"))
+def windows(model: str) -> list[list[int]]:
+    ids = load_tokenizer(model).encode(TEXT.read_text(encoding="utf-8"))
     return [ids[at : at + WINDOW] for at in range(0, len(ids), WINDOW) if len(ids) - at > 1]
 
 
-def ours(model: str, dtype: str, form: dict[str, Any]) -> tuple[float, list[list[int]]]:
+def ours(model: str, dtype: str, form: dict[str, Any], prompts: list[list[int]]) -> list[float]:
+    """Logprobs of all tokens but the first of each window."""
     llm = LLM(model, dtype=dtype, max_model_len=WINDOW + 8, max_num_seqs=2, enable_prefix_caching=False, **form)
-    prompts = windows(llm)
     scored = llm.generate(prompts, SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0), use_tqdm=False)
-    found = [
+    llm.shutdown()
+    return [
         entry[token].logprob
         for one in scored
         for token, entry in zip(one.prompt_token_ids, one.prompt_logprobs, strict=True)
         if entry
     ]
-    llm.shutdown()
-    del llm
-    gc.collect()
-    return exp(-sum(found) / len(found)), prompts
 
 
 @torch.inference_mode()
-def theirs(model: str, dtype: str, prompts: list[list[int]]) -> float:
-    path = Path(model)
-    where = (path.parent, {"gguf_file": path.name}) if path.is_file() else (path, {})
-    reference = transformers.AutoModelForCausalLM.from_pretrained(where[0], dtype=getattr(torch, dtype), **where[1])
-    total, count = 0.0, 0
+def theirs(model: str, dtype: str, prompts: list[list[int]]) -> list[float]:
+    path, found = Path(model), []
+    where, file = (path.parent, path.name) if path.is_file() else (path, None)
+    reference = transformers.AutoModelForCausalLM.from_pretrained(where, dtype=getattr(torch, dtype), gguf_file=file)
     for ids in prompts:
         logprobs = reference(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1)
-        total += float(logprobs.gather(1, torch.tensor(ids[1:])[:, None]).double().sum())
-        count += len(ids) - 1
-    del reference
-    gc.collect()
-    return exp(-total / count)
+        found += logprobs.gather(1, torch.tensor(ids[1:])[:, None])[:, 0].tolist()
+    return found
+
+
+def alone(function: Any, *args: Any) -> list[float]:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        found: list[float] = pool.submit(function, *args).result()
+    return found
 
 
 def main() -> None:
@@ -63,19 +66,24 @@ def main() -> None:
     ap.add_argument("models", nargs="+", metavar="MODEL")
     ap.add_argument("--dtype", default="bfloat16")
     ap.add_argument("--forms", nargs="+", type=json.loads, default=[{}], metavar="JSON")
-    ap.add_argument("--no-transformers", action="store_true")
+    ap.add_argument("--only", choices=["ours", "transformers"])
     args = ap.parse_args()
-    print("| model | form | perplexity | transformers | against it | against the first form |\n|---|---|---|---|---|---|")
+    print("| model | form | perplexity | against the first | mean change of a logprob |\n|---|---|---|---|---|")
+    first: list[float] = []
+    known: list[list[int]] = []
     for model in args.models:
-        first, reference = 0.0, 0.0
-        for number, form in enumerate(args.forms):
-            found, prompts = ours(model, args.dtype, form)
-            if number == 0:
-                first = found
-                reference = 0.0 if args.no_transformers else theirs(model, args.dtype, prompts)
-            said = ", ".join(f"{name}={value}" for name, value in form.items()) or args.dtype
-            against = f"{reference:.4f} | {100 * (found / reference - 1):+.3f} %" if reference and number == 0 else " | "
-            print(f"| {Path(model).name} | {said} | {found:.4f} | {against} | {100 * (found / first - 1):+.2f} % |", flush=True)
+        prompts = windows(model)
+        first, known = (first if prompts == known else []), prompts
+        lines = [(f"transformers, {args.dtype}", theirs, (model, args.dtype, prompts))] if args.only != "ours" else []
+        for form in args.forms if args.only != "transformers" else []:
+            said = ", ".join([args.dtype, *(f"{name}={value}" for name, value in form.items())])
+            lines.append((said, ours, (model, args.dtype, form, prompts)))
+        for said, function, values in lines:
+            found = alone(function, *values)
+            first = first or found
+            increase = 100 * (exp(fmean(first) - fmean(found)) - 1)
+            moved = fmean(abs(a - b) for a, b in zip(first, found, strict=True))
+            print(f"| {Path(model).name} | {said} | {exp(-fmean(found)):.4f} | {increase:+.3f} % | {moved:.4f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Checkpoints that load, in the forms they come in. Those that cannot: test_bad_folders."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -130,8 +131,19 @@ def test_nothing_of_the_file_is_kept(make_checkpoint, make_runner):
     assert greedy(runner) == checkpoint.greedy(PROMPT, 5)
 
 
-def test_bfloat16_checkpoint_in_float32(make_checkpoint, make_runner):
+def test_a_bar_shows_how_fast_weights_are_read(saved, load_worker, monkeypatch, capfd, caplog):
+    worker = load_worker(saved("llama2").folder)
+    caplog.set_level("INFO", "minivllm")
+    monkeypatch.setattr("minivllm.model.loading.load._BAR_AFTER", 0.0)
+    worker.load_model(progress=True)
+    shown = capfd.readouterr().err
+    assert "Loading weights: " in shown and "B/s]" in shown
+    assert re.search(r"Loaded [\d.]+ GB of weights in [\d.]+ s \([\d.]+ GB/s\)", caplog.text)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_checkpoint_of_16_bits_in_float32(dtype, make_checkpoint, make_runner):
     checkpoint = make_checkpoint("llama2")
-    checkpoint.reference.to(torch.bfloat16).save_pretrained(checkpoint.folder)
+    checkpoint.reference.to(dtype).save_pretrained(checkpoint.folder)
     checkpoint.reference.float()
     assert greedy(make_runner(checkpoint.folder)) == checkpoint.greedy(PROMPT, 5)

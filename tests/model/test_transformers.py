@@ -181,9 +181,11 @@ def test_encoders_with_decoders_are_refused(tmp_path):
         EngineArgs(model=str(tmp_path)).resolve()
 
 
-def test_implementation_is_chosen_by_the_architecture(saved, tmp_path, load_worker):
+def test_implementation_is_chosen_by_the_architecture(saved, tmp_path, load_worker, caplog):
     save("helium", tmp_path)
+    caplog.set_level("INFO", "minivllm")
     assert EngineArgs(model=str(tmp_path)).resolve().model.model_impl == "transformers"
+    assert "HeliumForCausalLM has no family here: running transformers' modelling code (--model-impl)." in caplog.text
     assert EngineArgs(model=str(saved("llama2").folder)).resolve().model.model_impl == "minivllm"
     with pytest.raises(ConfigError, match=r"\['HeliumForCausalLM'\] are not supported for now. Supported architectures: "):
         load_worker(tmp_path, model_impl="minivllm")
