@@ -1,10 +1,11 @@
 """What do clients see when a process of the server is killed, and is anything left of it? kill -9 in mid-stream, many times.
 
-    python benchmarks/kill.py MODEL [--times 20] [--kinds api core worker ray] [-- --data-parallel-size 2 …]
+    python benchmarks/kill.py MODEL [--times 20] [--kinds api core worker ray node] [-- --data-parallel-size 2 …]
 
-Each time a server with the flags after -- is started, clients stream from it one answer after another, and a process of that
-kind, drawn at random, is killed. Right is: within 5 s every client has an error (an event in its stream, a status, or a broken
-connection), the server leaves with a status other than 0, and none of its processes is there any more.
+Each time a server with the flags after -- is started (with `--nnodes 2` a second node, too), clients stream from it one
+answer after another, and a process of that kind, drawn at random, is killed. Right is: within 5 s every client has an error
+(an event in its stream, a status, or a broken connection), the server leaves with a status other than 0, and none of its
+processes is there any more.
 """
 
 import argparse
@@ -14,20 +15,27 @@ import json
 import random
 import signal
 import statistics
+import subprocess
 import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from served import served
+from served import free_port, served
 
 LIMIT = 5.0  # seconds
 CLIENTS = 4
 # A word on the command line of such a process.
-KINDS = {"core": "minivllm.core.process", "worker": "minivllm.executor.worker_process", "ray": "ray::RayWorker"}
+KINDS = {
+    "core": "minivllm.core.process",
+    "worker": "minivllm.executor.worker_process",
+    "ray": "ray::RayWorker",
+    "node": "minivllm.executor.node_process",
+}
 
 
 @dataclass
@@ -75,30 +83,46 @@ class Reader(threading.Thread):
                 self.end = f"error event {json.loads(last[6:])['error']['code']}"
 
 
-def find(root: psutil.Process, kind: str) -> psutil.Process:
+@contextlib.contextmanager
+def second_node(model: str, flags: list[str]) -> Iterator[list[subprocess.Popen]]:
+    """None unless the flags say so; they get a port for both."""
+    if "--nnodes" not in flags:
+        yield []
+        return
+    flags += ["--master-port", str(free_port())]
+    command = [sys.executable, "-m", "minivllm", "serve", model, *flags, "--headless", "--node-rank", "1"]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL) as node:
+        try:
+            yield [node]
+        finally:
+            node.kill()
+
+
+def find(family: list[psutil.Process], kind: str) -> psutil.Process:
     if kind == "api":
-        return root
-    found = [p for p in root.children(recursive=True) if KINDS[kind] in " ".join(p.cmdline())]
+        return family[0]
+    found = [p for p in family if KINDS[kind] in " ".join(p.cmdline())]
     if not found:
         sys.exit(f"this server has no process of the kind {kind}")
     return random.choice(found)
 
 
 def kill_once(model: str, flags: list[str], kind: str) -> Kill:
-    with served(model, *flags) as (server, port, _):
+    flags = list(flags)
+    with second_node(model, flags) as nodes, served(model, *flags) as (server, port, _):
         readers = [Reader(port) for _ in range(CLIENTS)]
         for reader in readers:
             if not reader.streaming.wait(60):
                 sys.exit(f"no stream began: {reader.end}")
         time.sleep(random.uniform(0, 0.3))
-        root = psutil.Process(server.pid)
-        family = [root, *root.children(recursive=True)]
-        victim = find(root, kind)
+        roots = [psutil.Process(process.pid) for process in (server, *nodes)]
+        family = [process for root in roots for process in (root, *root.children(recursive=True))]
+        victim = find(family, kind)
         began = time.monotonic()
         victim.send_signal(signal.SIGKILL)
         for reader in readers:
             reader.join(60)
-        status = server.wait(60)
+        status = min(map(abs, [process.wait(60) for process in (server, *nodes)]))
         while any(is_left(p) for p in family) and time.monotonic() < began + 60:
             time.sleep(0.02)
         gone = time.monotonic()

@@ -26,7 +26,9 @@ def check_command(words: list[str]) -> None:
     assert parser.parse_args(words).positional_model
 
 
-@pytest.mark.parametrize("name", ["compose.yaml", "kubernetes.yaml", "kubernetes_ray.yaml", "two_nodes_ray.sh"])
+@pytest.mark.parametrize(
+    "name", ["compose.yaml", "two_nodes.yaml", "kubernetes.yaml", "kubernetes_ray.yaml", "two_nodes_ray.sh"]
+)
 def test_commands(name: str) -> None:
     text = (EXAMPLES / name).read_text()
     lists = re.findall(r"\[serve, (.*)\]", text)

@@ -54,6 +54,11 @@ def logging_level() -> str:
     return level
 
 
+def names_gloo_interface() -> bool:
+    """GLOO_SOCKET_IFNAME: torch's own; by which network workers talk on CPUs of several machines."""
+    return bool(os.environ.get("GLOO_SOCKET_IFNAME"))
+
+
 def for_workers() -> dict[str, str]:
     """What workers on other machines should know, too."""
     return {name: value for name, value in os.environ.items() if name.startswith(_FOR_WORKERS)}

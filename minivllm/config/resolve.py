@@ -220,13 +220,46 @@ def choose_workers(draft: Draft) -> None:
         )
 
 
+def check_nodes(draft: Draft) -> None:
+    values = draft.values
+    nodes, rank = values["nnodes"], values["node_rank"]
+    tensor_size, stages = values["tensor_parallel_size"], values["pipeline_parallel_size"]
+    if rank >= nodes:
+        there = f"are nodes 0 to {nodes - 1}" if nodes > 1 else "is only node 0"
+        raise ConfigError(f"--node-rank {rank}: with --nnodes {nodes} there {there}.", param="node_rank", value=rank)
+    if values["headless"] and rank == 0:
+        raise ConfigError("--headless is for nodes with a --node-rank above 0: node 0 has the API.", param="headless")
+    if rank > 0 and not values["headless"]:
+        raise ConfigError(
+            f"--node-rank {rank}: only node 0 has an API. Start this one by `minivllm serve MODEL --headless`.",
+            param="node_rank",
+            value=rank,
+        )
+    if nodes > 1 and values["distributed_executor_backend"] == "ray":
+        raise ConfigError(f"--nnodes {nodes}: Ray finds its machines by itself.", param="nnodes", value=nodes)
+    if nodes > 1 and values["data_parallel_size"] > 1:
+        raise ConfigError(
+            f"--nnodes {nodes} divides the workers of one engine core, and --data-parallel-size is "
+            f"{values['data_parallel_size']}: start a server for each core, with a load balancer in front.",
+            param="data_parallel_size",
+        )
+    if tensor_size * stages % nodes:
+        raise ConfigError(
+            f"--nnodes {nodes}: --tensor-parallel-size {tensor_size} --pipeline-parallel-size {stages} are "
+            f"{tensor_size * stages} workers, which {nodes} nodes cannot share equally.",
+            param="nnodes",
+            value=nodes,
+        )
+
+
 def choose_device(draft: Draft) -> None:
     values = draft.values
     if values["device"] == "auto":
         values["device"] = "cuda" if process.has_cuda() else "cpu"
     if values["cpu_threads"] == AUTO:
         num_workers = values["tensor_parallel_size"] * values["pipeline_parallel_size"] * values["data_parallel_size"]
-        values["cpu_threads"] = env.cpu_threads() or max(1, process.available_cores() // num_workers)
+        num_local = num_workers // values["nnodes"]
+        values["cpu_threads"] = env.cpu_threads() or max(1, process.available_cores() // num_local)
 
 
 def choose_dtype(draft: Draft) -> None:
@@ -332,6 +365,7 @@ RULES: list[Callable[[Draft], None]] = [
     choose_load_format,
     read_generation_config,
     choose_workers,
+    check_nodes,
     choose_device,
     choose_dtype,
     choose_max_model_len,

@@ -31,8 +31,8 @@ def check_ranks(folder: Path, tensor_parallel_size: int, pipeline_parallel_size:
 def check_target(config: EngineConfig, target: Path) -> None:
     """ConfigError if this engine cannot write such a folder there."""
     parallel = config.parallel
-    if parallel.pipeline_parallel_size > 1 or parallel.data_parallel_size > 1:
-        raise ConfigError("save_sharded_state needs an engine with one pipeline stage and one replica.", param="path")
+    if parallel.pipeline_parallel_size > 1 or parallel.data_parallel_size > 1 or parallel.nnodes > 1:
+        raise ConfigError("save_sharded_state needs an engine with one pipeline stage, one replica and one node.", param="path")
     if config.stored is not None or config.load.load_format == "gguf":
         raise ConfigError(f"{config.model.model} is quantized: only plain weights can be saved in shares.", param="path")
     if target.exists() and not (target.is_dir() and not any(target.iterdir())):

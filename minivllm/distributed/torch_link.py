@@ -13,7 +13,7 @@ from minivllm.distributed.torch_group import process_group, store
 
 def connect(device: str, rendezvous: str, place: Place, hidden_size: int, dtype: torch.dtype) -> Link:
     own = dist.PrefixStore(f"pipeline-{place.tensor_rank}", store(rendezvous, place))
-    group = process_group(device, own, place.pipeline_rank, place.pipeline_size)
+    group = process_group(device, own, place.pipeline_rank, place.pipeline_size, rendezvous)
     return TorchLink(group, place.pipeline_rank, torch.empty((0, hidden_size), dtype=dtype, device=device))
 
 

@@ -10,6 +10,7 @@ import zmq
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.engine import spawn
+from minivllm.ipc.child import FAREWELL
 from minivllm.ipc.frames import write_frame
 from minivllm.ipc.sockets import bind
 
@@ -47,6 +48,8 @@ class CoreProcess:
     def close(self, patience: float = EXIT_SECONDS) -> None:
         """End the process and reap it: it leaves when its stdin closes, or is killed. May be called twice."""
         with contextlib.suppress(BrokenPipeError):
+            if not self._stdin.closed:
+                self._stdin.write(FAREWELL)
             self._stdin.close()
         try:
             self._popen.wait(patience)

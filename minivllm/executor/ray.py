@@ -22,7 +22,7 @@ from minivllm.executor.ray_keeper import RayKeeper
 from minivllm.executor.ray_placement import by_node, places_on, reserve
 from minivllm.executor.ray_worker import RayWorker
 from minivllm.executor.replies import OTHERS_SECONDS, Answer, PolledStep, all_well, decode_result, encode, results_of
-from minivllm.executor.world import World, local_rendezvous, make_world
+from minivllm.executor.world import World, make_world, rendezvous_of
 from minivllm.messages.step import StepPlan, StepResult
 from minivllm.utils.logging import get_logger
 
@@ -144,7 +144,7 @@ class RayExecutor(Executor):
         _, address, port = found[order[0]]
         rendezvous = f"tcp://{address}:{port}"
         if len(set(nodes)) == 1 and world.layout.pipeline_size == 1:  # then nothing has to go through sockets
-            rendezvous = local_rendezvous(world.config)
+            rendezvous = rendezvous_of(world.config)
         config, places = world.config, places_on(nodes, world.layout)
         if gpus:  # each sees but its own
             parallel = dataclasses.replace(config.parallel, data_parallel_rank=0, data_parallel_size=1)

@@ -31,10 +31,10 @@ class RayWorker:
         if place.rank > 0:  # one speaks for all
             only_warnings()
         self._worker = Worker(msgspec.msgpack.decode(config, type=EngineConfig), place, rendezvous)
-        self._speaks = place.speaks
+        self._rank, self._speaks = place.rank, place.speaks
 
     def call(self, method: str, args: tuple[Any, ...]) -> Answer:
-        return answer(self._worker, method, args)
+        return answer(self._worker, self._rank, method, args)
 
     def execute(self, plan: bytes) -> bytes:
         """The result of the step, if this is the one that speaks."""

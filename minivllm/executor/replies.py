@@ -5,7 +5,10 @@ from typing import Any
 
 import msgspec
 
-from minivllm.errors import MinivllmError, one_line
+from minivllm.errors import ConfigError, MinivllmError, one_line
+from minivllm.executor.launch import Call
+from minivllm.messages.kv_spec import KVSpec
+from minivllm.messages.plan import WorkerPlan
 from minivllm.messages.step import StepPlan, StepResult
 from minivllm.utils.logging import get_logger
 
@@ -13,11 +16,29 @@ logger = get_logger(__name__)
 
 OTHERS_SECONDS = 1.0  # after one worker's refusal, for that of a lower rank; one that waits for the refusing will not come
 
-encode = msgspec.msgpack.Encoder().encode  # a plan, or a result
+
+class Refusal(msgspec.Struct, tag=True):
+    message: str
+    is_config: bool
+    param: str | None = None
+
+    def error(self) -> Exception:
+        return ConfigError(self.message, param=self.param) if self.is_config else RuntimeError(self.message)
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """One worker's, to a call."""
+
+    rank: int
+    value: bool | int | float | KVSpec | WorkerPlan | Refusal | None
+    call: int = 0  # its number
+
+
+encode = msgspec.msgpack.Encoder().encode
 decode_plan = msgspec.msgpack.Decoder(StepPlan).decode
 decode_result = msgspec.msgpack.Decoder(StepResult).decode
-
-Answer = tuple[bool, Any]  # to a call: whether it is a result, else an error, and which
+decode_call = msgspec.msgpack.Decoder(Call).decode
+decode_answer = msgspec.msgpack.Decoder(Answer).decode
 
 
 class PolledStep(Future[StepResult]):
@@ -38,27 +59,27 @@ class PolledStep(Future[StepResult]):
         return super().result()
 
 
-def answer(worker: object, method: str, args: tuple[Any, ...]) -> Answer:
+def answer(worker: object, rank: int, method: str, args: tuple[Any, ...], call: int = 0) -> Answer:
     """In a worker's process. That a neighbour is gone (EOFError) is no answer."""
     try:
-        return True, getattr(worker, method)(*args)
+        return Answer(rank, getattr(worker, method)(*args), call)
     except EOFError:
         raise
     except MinivllmError as e:
-        return False, e
+        return Answer(rank, Refusal(e.message, isinstance(e, ConfigError), e.param), call)
     except Exception as e:
         logger.exception("%s failed", method)
-        return False, RuntimeError(one_line(e))
+        return Answer(rank, Refusal(one_line(e), is_config=False), call)
 
 
 def all_well(answers: dict[int, Answer]) -> bool:
-    return all(ok for ok, _ in answers.values())
+    return not any(isinstance(each.value, Refusal) for each in answers.values())
 
 
 def results_of(answers: dict[int, Answer]) -> list[Any]:
     """By rank. The error of the lowest rank that has one is raised."""
-    in_order = [answers[rank] for rank in sorted(answers)]
-    for ok, value in in_order:
-        if not ok:
-            raise value
-    return [value for _, value in in_order]
+    values = [answers[rank].value for rank in sorted(answers)]
+    for value in values:
+        if isinstance(value, Refusal):
+            raise value.error()
+    return values

@@ -6,7 +6,6 @@ other end, so that this process ends with its parent, however that one dies.
 
 import gc
 import os
-import pickle
 import sys
 from multiprocessing.connection import Connection
 
@@ -16,7 +15,7 @@ from minivllm.config.env import logging_level
 from minivllm.distributed.pipeline import LinkEnds
 from minivllm.errors import one_line
 from minivllm.executor.launch import ANSWER, BROKEN, RESULT, STEP, WorkerLaunch
-from minivllm.executor.replies import answer, decode_plan, encode
+from minivllm.executor.replies import answer, decode_call, decode_plan, encode
 from minivllm.ipc.child import exit_with_parent, leave_signals_to_parent
 from minivllm.ipc.frames import read_frame
 from minivllm.ipc.shm_ring import RingReader, RingWriter
@@ -43,7 +42,7 @@ def main() -> None:
 
 def _serve(launch: WorkerLaunch) -> None:
     place = launch.place
-    plans = RingReader(launch.plans.memory, launch.plans.bell, place.rank, place.tensor_size * place.pipeline_size)
+    plans = RingReader(launch.plans.memory, launch.plans.bell, place.local_rank, place.local_size)
     replies = Connection(launch.replies, readable=False)
     before, after = launch.previous, launch.following
     links = LinkEnds(
@@ -56,8 +55,8 @@ def _serve(launch: WorkerLaunch) -> None:
         message = plans.read()
         body = memoryview(message)[1:]
         if message[:1] != STEP:
-            number, method, args = pickle.loads(body)
-            replies.send_bytes(ANSWER + pickle.dumps((number, answer(worker, method, args))))
+            call = decode_call(body)
+            replies.send_bytes(ANSWER + encode(answer(worker, place.rank, call.method, call.args, call.number)))
             continue
         if not gc.isenabled():
             gc.freeze()  # what is here now stays; later collections need not look at it
@@ -68,7 +67,7 @@ def _serve(launch: WorkerLaunch) -> None:
             raise
         except Exception as e:
             logger.exception("worker %d failed", place.rank)
-            replies.send_bytes(BROKEN + one_line(e).encode())
+            replies.send_bytes(BROKEN + f"Worker {place.rank} failed: {one_line(e)}".encode())
             continue
         if place.speaks:
             replies.send_bytes(RESULT + encode(result))

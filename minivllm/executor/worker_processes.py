@@ -1,4 +1,4 @@
-"""`WorkerProcesses`: the child processes of `MultiprocExecutor`, with their ends of rings and pipes, from start to end."""
+"""`WorkerProcesses`: the child processes of `MultiprocExecutor`, or of another node, with their ends of rings and pipes."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, cast
 import msgspec
 
 from minivllm.executor.launch import RingEnd, WorkerLaunch
-from minivllm.executor.world import World, local_rendezvous
+from minivllm.executor.world import World, rendezvous_of
 from minivllm.ipc.frames import write_frame
 from minivllm.ipc.shm_ring import RingWriter, open_ring
 
@@ -25,28 +25,31 @@ class WorkerProcesses:
     """A worker lives as long as its stdin, which we hold, is open: none is left when this process ends, however it does."""
 
     plans: RingWriter  # to all of them
-    replies: "dict[Connection[Any, Any], int]"  # pipes from them, with their ranks
+    replies: "list[Connection[Any, Any]]"  # pipes from them
 
     def __init__(self, world: World):
-        self.replies = {}
+        self.replies = []
         self._popens: list[subprocess.Popen[bytes]] = []
-        size, step = world.layout.world_size, world.layout.tensor_size
-        rendezvous = local_rendezvous(world.config)
-        plans, links = open_ring(size), [open_ring(1) for _ in range(size - step)]  # link r leads on from rank r
+        self._ranks, step = world.local_ranks, world.layout.tensor_size
+        rendezvous = rendezvous_of(world.config)
+        plans = open_ring(len(self._ranks))
+        num_links = len(self._ranks) - step if world.layout.num_machines == 1 else 0
+        links = [open_ring(1) for _ in range(num_links)]  # link r leads on from rank r
         self.plans = RingWriter(plans.memory, plans.ropes)
         theirs = [plans.memory, *plans.bells, *(end for link in links for end in (link.memory, *link.bells, *link.ropes))]
         try:
-            for rank in range(size):
+            for rank in self._ranks:
                 receiving, sending = os.pipe()
                 theirs.append(sending)  # a pipe ends with the worker
-                self.replies[Connection(receiving, writable=False)] = rank
+                self.replies.append(Connection(receiving, writable=False))
+                place, before = world.layout.place(rank), rank - step
                 launch = WorkerLaunch(
                     config=world.config,
-                    place=world.layout.place(rank),
+                    place=place,
                     rendezvous=rendezvous,
-                    plans=RingEnd(plans.memory, plans.bells[rank]),
+                    plans=RingEnd(plans.memory, plans.bells[place.local_rank]),
                     replies=sending,
-                    previous=RingEnd(links[rank - step].memory, links[rank - step].bells[0]) if rank >= step else None,
+                    previous=RingEnd(links[before].memory, links[before].bells[0]) if links and before >= 0 else None,
                     following=RingEnd(links[rank].memory, links[rank].ropes[0]) if rank < len(links) else None,
                 )
                 self._popens.append(_start(launch))
@@ -57,9 +60,6 @@ class WorkerProcesses:
             for descriptor in theirs:
                 os.close(descriptor)
 
-    def __len__(self) -> int:
-        return len(self._popens)
-
     def kill(self) -> None:
         for popen in self._popens:
             popen.kill()
@@ -67,12 +67,13 @@ class WorkerProcesses:
     def death(self) -> str | None:
         """How a worker came to its end, in words. One that was killed from outside comes before those that then left."""
         time.sleep(_LAST_WORDS_SECONDS)
-        ended = [(code, rank) for rank, popen in enumerate(self._popens) if (code := popen.poll()) is not None]
+        polled = zip(self._popens, self._ranks, strict=True)
+        ended = [(code, rank, popen.pid) for popen, rank in polled if (code := popen.poll()) is not None]
         if not ended:
             return None
-        code, rank = min(ended)
+        code, rank, pid = min(ended)
         how = f"was killed by signal {-code}" if code < 0 else f"exited with status {code}"
-        return f"Worker {rank} (process {self._popens[rank].pid}) {how}."
+        return f"Worker {rank} (process {pid}) {how}."
 
     def close(self) -> None:
         """End and reap them. May be called twice."""
@@ -87,7 +88,7 @@ class WorkerProcesses:
                 popen.wait()
         for connection in self.replies:
             connection.close()
-        self.replies = {}
+        self.replies = []
         self.plans.close()
 
 

@@ -20,20 +20,31 @@ class World:
         """Rank of the worker that samples, and so has the results of steps."""
         return self.layout.world_size - self.layout.tensor_size
 
+    @property
+    def local_ranks(self) -> range:
+        """Of the workers on this machine, unless Ray says where they are."""
+        size = self.layout.world_size // self.layout.num_machines
+        first = self.config.parallel.node_rank * size
+        return range(first, first + size)
+
 
 def make_world(config: EngineConfig) -> World:
     if config.model.seed is None:  # all that sample must draw the same numbers
         model = dataclasses.replace(config.model, seed=random.SystemRandom().getrandbits(31))
         config = dataclasses.replace(config, model=model)
     parallel = config.parallel
-    return World(config, Layout(parallel.tensor_parallel_size, parallel.pipeline_parallel_size))
+    return World(config, Layout(parallel.tensor_parallel_size, parallel.pipeline_parallel_size, parallel.nnodes))
 
 
-def local_rendezvous(config: EngineConfig) -> str:
-    """Where workers of this machine find each other: a name that nobody else has, for GPUs an address."""
-    if config.device.device == "cpu":
-        return f"minivllm-{os.urandom(8).hex()}"
-    return f"tcp://127.0.0.1:{free_port()}"
+def rendezvous_of(config: EngineConfig) -> str:
+    """For `distributed.communicator.connect`: for workers of one machine a name that nobody else has, for GPUs an address;
+    for those of several nodes both.
+    """
+    parallel, name = config.parallel, f"minivllm-{os.urandom(8).hex()}"
+    if parallel.nnodes > 1:
+        host = f"[{parallel.master_addr}]" if ":" in parallel.master_addr else parallel.master_addr
+        return f"tcp://{host}:{parallel.master_port}#{name}"
+    return name if config.device.device == "cpu" else f"tcp://127.0.0.1:{free_port()}"
 
 
 def free_port() -> int:

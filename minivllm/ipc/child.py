@@ -5,6 +5,11 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+
+FAREWELL = b"\0"  # a parent that leaves in order writes it before it closes our stdin
+
+_at_farewell: list[Callable[[], None]] = []
 
 
 def leave_signals_to_parent() -> None:
@@ -19,7 +24,16 @@ def exit_with_parent() -> None:
     threading.Thread(target=_wait_and_exit, name="parent-watch", daemon=True).start()
 
 
+def when_parent_leaves(call: Callable[[], None]) -> None:
+    """`call`, from a thread of its own, if the parent leaves in order: it has not died, and we go next."""
+    _at_farewell.append(call)
+
+
 def _wait_and_exit() -> None:
+    in_order = False
     while os.read(sys.stdin.fileno(), 1):
-        pass
+        in_order = True
+    if in_order:
+        for call in _at_farewell:
+            call()
     os._exit(0)

@@ -9,7 +9,7 @@ _CONTEXT_SHARE = 0.8  # keys and values are read at so much of the rate of weigh
 _WHOLE_STEP = 1.1  # times what matrices and contexts take
 
 
-class WorkerPlan(Struct, frozen=True):
+class WorkerPlan(Struct, frozen=True, tag=True):
     """Of one worker, which may have a share of the model only."""
 
     weight_bytes: int

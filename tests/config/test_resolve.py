@@ -366,6 +366,7 @@ def test_workers_share_the_cores(make_model: MakeModel, monkeypatch: pytest.Monk
     monkeypatch.setattr("minivllm.utils.process.available_cores", lambda: 26)
     sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2, "data_parallel_size": 2}
     assert EngineArgs(make_model(), **sizes).resolve().device.cpu_threads == 3
+    assert EngineArgs(make_model(), **sizes | {"data_parallel_size": 1, "nnodes": 2}).resolve().device.cpu_threads == 13
 
 
 @pytest.mark.parametrize(
@@ -379,6 +380,26 @@ def test_workers_share_the_cores(make_model: MakeModel, monkeypatch: pytest.Monk
         ({"pipeline_parallel_size": 9}, "--pipeline-parallel-size 9: the model has 2 layers, and each stage needs one."),
         ({"enable_expert_parallel": True}, "--enable-expert-parallel: LlamaForCausalLM is no mixture of experts."),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size must be at least 1, got 0."),
+        (
+            {"tensor_parallel_size": 2, "nnodes": 3},
+            "--nnodes 3: --tensor-parallel-size 2 --pipeline-parallel-size 1 are 2 workers, which 3 nodes cannot share "
+            "equally.",
+        ),
+        ({"node_rank": 1}, "--node-rank 1: with --nnodes 1 there is only node 0."),
+        (
+            {"tensor_parallel_size": 2, "nnodes": 2, "node_rank": 2, "headless": True},
+            "--node-rank 2: with --nnodes 2 there are nodes 0 to 1.",
+        ),
+        (
+            {"tensor_parallel_size": 2, "nnodes": 2, "node_rank": 1},
+            "--node-rank 1: only node 0 has an API. Start this one by `minivllm serve MODEL --headless`.",
+        ),
+        ({"headless": True}, "--headless is for nodes with a --node-rank above 0: node 0 has the API."),
+        (
+            {"tensor_parallel_size": 2, "nnodes": 2, "data_parallel_size": 2},
+            "--nnodes 2 divides the workers of one engine core, and --data-parallel-size is 2: start a server for each core, "
+            "with a load balancer in front.",
+        ),
     ],
 )
 def test_workers_that_cannot_be(make_model: MakeModel, options: dict[str, Any], said: str) -> None:

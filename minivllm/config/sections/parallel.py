@@ -23,6 +23,16 @@ class ParallelConfig:
         "Default: uni for one worker, else mp.",
         choices=("uni", "mp", "ray"),
     )
+    nnodes: int = option(1, "Machines that share the workers equally, without Ray (mp): the same command on each, but:", low=1)
+    node_rank: int = option(0, "Which of them this is. Node 0 has the API, the others are --headless.", low=0)
+    headless: bool = option(False, "Serve no API: start this node's workers for node 0.")
+    master_addr: str = option(
+        "127.0.0.1",
+        "Address of node 0, where the others find it. It listens at no other; only the nodes should be able to reach it.",
+        metavar="HOST",
+    )
+    master_port: int = option(29501, "Port at that address.", low=1, high=65535)
+    distributed_timeout_seconds: int = option(600, "Seconds that nodes wait until all are there.", low=1, metavar="N")
 
     data_parallel_rank: int = 0  # which of the cores this is
 

@@ -1,10 +1,19 @@
 """`minivllm serve`: the HTTP server. Options come from `AsyncEngineArgs`."""
 
 import argparse
+import os
+import sys
+import tempfile
+from typing import NoReturn
+
+import msgspec
 
 from minivllm.config.engine_args import AsyncEngineArgs
+from minivllm.config.engine_config import EngineConfig
+from minivllm.engine import spawn
 from minivllm.errors import ConfigError
 
+_NODE = "minivllm.executor.node_process"
 EPILOG = """\
 Numbers may have a unit: 12k is 12,000 and 12K is 12,288; 4GiB and 500MB for bytes.
 
@@ -38,8 +47,20 @@ def engine_args_of(args: argparse.Namespace) -> AsyncEngineArgs:
 
 def run(args: argparse.Namespace) -> None:
     engine_args = engine_args_of(args)
+    if engine_args.headless:
+        _become_node(engine_args.resolve())
     import uvloop
 
     from minivllm.entrypoints.http.lifecycle import run_server
 
     uvloop.run(run_server(engine_args))
+
+
+def _become_node(config: EngineConfig) -> NoReturn:
+    """This process goes on as `minivllm.executor.node_process`, which finds the config on its stdin."""
+    spawn.end_spare()
+    with tempfile.TemporaryFile() as file:
+        file.write(msgspec.msgpack.encode(config))
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
+    os.execv(sys.executable, [sys.executable, "-m", _NODE])
