@@ -4,6 +4,8 @@
 one line. Anything else that escapes is a defect of ours and becomes a 500 without details.
 """
 
+from collections.abc import Sequence
+
 
 class MinivllmError(Exception):
     """Base of every error that is meant to be read by a user."""
@@ -73,6 +75,11 @@ class EngineDeadError(ServerError):
 
     status = 503
     type = "ServiceUnavailableError"
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first five, and how many more there are."""
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def one_line(error: Exception) -> str:

@@ -181,26 +181,17 @@ def choose_workers(draft: Draft) -> None:
     assert spec is not None
     stages, size = values["pipeline_parallel_size"], values["pipeline_parallel_size"] * values["tensor_parallel_size"]
     of_transformers = values["model_impl"] == TRANSFORMERS
+    reason = ""
     if stages > 1 and of_transformers:
-        raise ConfigError(
-            f"{spec.architecture} runs by transformers' modelling code (--model-impl), which is not divided into stages.",
-            param="pipeline_parallel_size",
-            value=stages,
-        )
+        reason = f"{spec.architecture} runs by transformers' modelling code (--model-impl), which is not divided into stages"
+    elif stages > 1 and spec.encoder is not None:
+        reason = f"{spec.architecture} is an encoder, which is not divided into stages"
+    elif stages > spec.num_layers:
+        reason = f"the model has {spec.num_layers} layers, and each stage needs one"
+    if reason:
+        raise ConfigError(f"--pipeline-parallel-size {stages}: {reason}.", param="pipeline_parallel_size", value=stages)
     if values["tensor_parallel_size"] > 1 and not of_transformers:
         check_shares(spec, values["tensor_parallel_size"], values["enable_expert_parallel"])
-    if stages > 1 and spec.encoder is not None:
-        raise ConfigError(
-            f"--pipeline-parallel-size {stages}: {spec.architecture} is an encoder, which is not divided into stages.",
-            param="pipeline_parallel_size",
-            value=stages,
-        )
-    if stages > spec.num_layers:
-        raise ConfigError(
-            f"--pipeline-parallel-size {stages}: the model has {spec.num_layers} layers, and each stage needs one.",
-            param="pipeline_parallel_size",
-            value=stages,
-        )
     if values["enable_expert_parallel"] and spec.moe is None:
         raise ConfigError(
             f"--enable-expert-parallel: {spec.architecture} is no mixture of experts.", param="enable_expert_parallel"

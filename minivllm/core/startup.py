@@ -51,7 +51,7 @@ def make_plan(config: EngineConfig) -> Plan:
         plans: list[WorkerPlan] = executor.call_all("plan")
     finally:
         executor.shutdown()
-    found = min(plans, key=lambda plan: plan.kv_bytes / max(1, plan.kv_spec.bytes_per_block))
+    found = min(plans, key=lambda plan: _room(plan.kv_bytes, plan.kv_spec))
     spec, problem = found.kv_spec, None
     length, num_blocks = config.model.max_model_len, config.cache.num_gpu_blocks_override
     if num_blocks is None and spec.bytes_per_block:
@@ -89,9 +89,13 @@ def _count_blocks(config: EngineConfig, executor: Executor) -> int:
     specs: list[KVSpec] = executor.call_all("kv_spec")
     if specs[0].bytes_per_block == 0:
         return 0
-    rooms = zip(executor.call_all("available_kv_bytes"), specs, strict=True)
-    available, spec = min(rooms, key=lambda room: room[0] / room[1].bytes_per_block)
+    available, spec = min(zip(executor.call_all("available_kv_bytes"), specs, strict=True), key=lambda found: _room(*found))
     return _fitting_blocks(config, spec, available)
+
+
+def _room(available: int, spec: KVSpec) -> float:
+    """By which workers are compared: the one with room for the fewest blocks decides for all."""
+    return available / max(1, spec.bytes_per_block)
 
 
 def _fitting_blocks(config: EngineConfig, spec: KVSpec, available: int) -> int:

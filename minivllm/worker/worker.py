@@ -15,8 +15,7 @@ from minivllm.distributed.communicator import connect
 from minivllm.distributed.groups import ALONE, Place
 from minivllm.distributed.pipeline import NO_ENDS, LinkEnds, connect_stages, layer_range
 from minivllm.errors import ConfigError
-from minivllm.kernels import Ops, ops_for
-from minivllm.kernels.communicator import Alone, Communicator
+from minivllm.kernels import Ops, communicator, ops_for
 from minivllm.messages.kv_spec import KVSpec
 from minivllm.messages.plan import WorkerPlan
 from minivllm.messages.step import StepPlan, StepResult
@@ -56,7 +55,7 @@ class Worker:
         self._place = place
         self._rendezvous = rendezvous
         self._ends = ends
-        self._group: Communicator = Alone()
+        self._group: communicator.Communicator = communicator.ALONE
         self._num_local = config.parallel.data_parallel_size * place.local_size  # workers of all cores on this machine
         index = config.parallel.data_parallel_rank * place.local_size + place.local_rank
         self._device = DEVICES[config.device.device](config.device, index, self._num_local)

@@ -35,8 +35,3 @@ class ParallelConfig:
     distributed_timeout_seconds: int = option(600, "Seconds that nodes wait until all are there.", low=1, metavar="N")
 
     data_parallel_rank: int = 0  # which of the cores this is
-
-    @property
-    def world_size(self) -> int:
-        """Workers of one engine core."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size

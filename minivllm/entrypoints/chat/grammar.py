@@ -48,17 +48,13 @@ def constrain(use: ToolUse | None, layout: Layout, given: StructuredOutputsParam
 
 def _messages(use: ToolUse, layout: Layout) -> Element:
     """Any messages, and a last one that calls, or does not."""
-    before = [_message(begin, end) for begin, end in layout.messages]
+    before = [{"type": "tag", "begin": begin, "content": _FREE, "end": end} for begin, end in layout.messages]
     calls = _tags(use, layout)
     if layout.other_call is not None:
         calls += _tags(use, replace(layout, call=layout.other_call))
     begins = [layout.answer, *(begin for begin, _ in layout.messages)]
     last = [{"type": "sequence", "elements": [_text(begin), _FREE]} for begin in begins]
     return {"type": "sequence", "elements": [_run(before), {"type": "or", "elements": [*calls, *last]}]}
-
-
-def _message(begin: str, end: str) -> Element:
-    return {"type": "tag", "begin": begin, "content": _FREE, "end": end}
 
 
 def _text_or_calls(use: ToolUse, layout: Layout) -> Element:

@@ -25,10 +25,6 @@ class GroupedWeight:
     table: Tensor | None
     order: Tensor | None
 
-    @property
-    def nbytes(self) -> int:
-        return self.values.nbytes + self.scales.nbytes + self.least.nbytes
-
 
 def pack(
     values: Tensor, scales: Tensor, least: Tensor, bits: int, codes: str | None = None, order: Tensor | None = None

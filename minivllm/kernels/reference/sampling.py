@@ -7,8 +7,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from minivllm.kernels.masks import unpack_masks
-
 BROKEN = -1  # instead of a token: NaN or +inf among the row's logits
 NOTHING_LEFT = -2  # instead of a token: all of the row's logits are -inf
 
@@ -26,7 +24,7 @@ def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, m
     """
     wide = (logits if rows is None else logits[rows]).float()
     if masks is not None:
-        wide = wide.masked_fill(~unpack_masks(masks, wide.shape[1]), -torch.inf)
+        wide = _masked(wide, masks)
     tokens = wide.argmax(-1)
     best = wide.gather(1, tokens[:, None]).squeeze(1)
     temperature, top_k = params[:, 0], params[:, 1]
@@ -68,6 +66,12 @@ def penalize(logits: Tensor, cells: Tensor, counts: Tensor, owners: Tensor, pena
     repetition, frequency, presence = penalties[owners].unbind(-1)
     values = torch.where(values > 0, values / repetition, values * repetition)
     flat[cells] = values - (frequency * counts + presence * (counts > 0))
+
+
+def _masked(logits: Tensor, masks: Tensor) -> Tensor:
+    """-inf where a column may not come."""
+    bits = masks[:, :, None] >> torch.arange(64, device=masks.device) & 1
+    return logits.masked_fill(bits.flatten(1)[:, : logits.shape[1]] == 0, -torch.inf)
 
 
 def _choose_of_top(wide: Tensor, params: Tensor, seeds: Tensor) -> Tensor:

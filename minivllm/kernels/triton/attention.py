@@ -361,8 +361,7 @@ def latent_attention(
     queries, head_blocks = rows // sharing, triton.cdiv(num_heads, sharing)
     splits = 1
     if decode:
-        wanted = -(-num_processors(q.device) // (num_seqs * head_blocks))
-        splits = min(_MAX_SPLITS, power_of_2(wanted), max(1, power_of_2(block_tables.shape[1] * page // _MIN_SPLIT_KEYS)))
+        splits = _choose_splits(num_processors(q.device), num_seqs * head_blocks, block_tables.shape[1] * page)
     target, stats = out, out
     if splits > 1:
         target = torch.empty((num_tokens, num_heads, splits, rank), dtype=torch.float32, device=q.device)
@@ -400,8 +399,10 @@ def choose_shape(
     # The page of a key is read before the key: of five stages, keys and values are ahead by two.
     stages = 2 if wide else 3 if rows >= 64 else 5
     warps = 8 if rows >= 64 else 4
-    splits = 1
-    if decode:
-        wanted = -(-3 * processors // (num_seqs * num_kv_heads))
-        splits = min(_MAX_SPLITS, power_of_2(wanted), max(1, power_of_2(max_context // _MIN_SPLIT_KEYS)))
+    splits = _choose_splits(3 * processors, num_seqs * num_kv_heads, max_context) if decode else 1
     return Shape(rows, tile, splits, warps, stages)
+
+
+def _choose_splits(wanted: int, programs: int, max_context: int) -> int:
+    """Among how many the keys of each of so many programs are divided, if so many are wanted."""
+    return min(_MAX_SPLITS, power_of_2(-(-wanted // programs)), max(1, power_of_2(max_context // _MIN_SPLIT_KEYS)))

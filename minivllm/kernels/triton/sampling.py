@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from minivllm.kernels.masks import unpack_masks
-from minivllm.kernels.reference.sampling import BROKEN, NOTHING_LEFT
+from minivllm.kernels.reference import sampling as reference
 from minivllm.kernels.triton.launch import power_of_2
 
 _BLOCK = 4096
@@ -364,7 +363,7 @@ def penalty_kernel(logits_ptr, cell_ptr, count_ptr, owner_ptr, penalty_ptr, num_
 def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, masks: Tensor | None = None) -> Tensor:
     """See reference.sampling."""
     if masks is not None:
-        logits = (logits if rows is None else logits[rows]).masked_fill(~unpack_masks(masks, logits.shape[1]), -torch.inf)
+        logits = reference._masked(logits if rows is None else logits[rows], masks)
         rows = None
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
     num_rows, num_columns = params.shape[0], logits.shape[1]
@@ -374,8 +373,8 @@ def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, m
         block = min(_BLOCK, power_of_2(num_columns))
         choose_kernel[(num_rows,)](
             out, logits, out if rows is None else rows, params.contiguous(), seeds.contiguous(), scratch, logits.stride(0),
-            num_columns, rows is not None, _BITS[logits.dtype], block, _CANDIDATES, BROKEN, NOTHING_LEFT,
-            num_warps=max(1, min(16, block // 256)),
+            num_columns, rows is not None, _BITS[logits.dtype], block, _CANDIDATES, reference.BROKEN,
+            reference.NOTHING_LEFT, num_warps=max(1, min(16, block // 256)),
         )  # fmt: skip
     return out
 

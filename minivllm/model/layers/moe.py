@@ -87,12 +87,10 @@ class Experts(Layer):
     def keep_packed(self, name: str, form: Form) -> None:
         """Before loading: of gate_up or down, take values, scales and least in place of the weight."""
         weight: Parameter = getattr(self, name)
-        rows, (columns,) = weight.shard.dims
-        groups = columns.per(form.group)
+        rows, (whole_columns,) = weight.shard.dims
         setattr(self, name, None)
-        setattr(self, f"{name}:values", self.declare(rows, groups.times(form.group * form.bits // 8), dtype=torch.uint8))
-        for part in ("scales", "least"):
-            setattr(self, f"{name}:{part}", self.declare(rows, groups, dtype=torch.float16))
+        for part, (columns, dtype) in form.parts(whole_columns).items():
+            setattr(self, f"{name}:{part}", self.declare(rows, columns, dtype=dtype))
         self._forms[name] = form
 
     def finish_loading(self) -> None:

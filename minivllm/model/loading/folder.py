@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from minivllm.errors import ConfigError
+from minivllm.errors import ConfigError, some_of
 
 T = TypeVar("T")
 
@@ -16,7 +16,7 @@ def find_tensors(folder: Path, index: str, files: list[Path], open_file: Callabl
     names = sorted(set(assigned.values())) if assigned is not None else sorted(file.name for file in files)
     missing = [name for name in names if not (folder / name).is_file()]
     if missing:
-        raise ConfigError(f"{folder} lacks {_some(missing)}, which its {index} names.", param="model")
+        raise ConfigError(f"{folder} lacks {some_of(missing)}, which its {index} names.", param="model")
     found: dict[str, T] = {}
     for name in names:
         for tensor, entry in open_file(folder / name).items():
@@ -26,7 +26,7 @@ def find_tensors(folder: Path, index: str, files: list[Path], open_file: Callabl
                 found[tensor] = entry
     absent = sorted(set(assigned or ()) - set(found))
     if absent:
-        raise ConfigError(f"{folder}: {index} names tensors that are not in their files: {_some(absent)}.", param="model")
+        raise ConfigError(f"{folder}: {index} names tensors that are not in their files: {some_of(absent)}.", param="model")
     return found
 
 
@@ -43,7 +43,3 @@ def _read_index(path: Path) -> dict[str, str] | None:
     if outside:
         raise ConfigError(f"{path} names a file outside the model folder: {outside[0]}.", param="model")
     return found
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -14,7 +14,7 @@ from tqdm import tqdm
 from minivllm.config.engine_config import EngineConfig
 from minivllm.config.model_spec import ModelSpec
 from minivllm.config.sharded_state import PATTERN
-from minivllm.errors import ConfigError
+from minivllm.errors import ConfigError, some_of
 from minivllm.kernels import Ops
 from minivllm.model.interface import Model
 from minivllm.model.layers.attention import SelfAttention
@@ -244,8 +244,8 @@ def _check(model: Model, targets: list[_Target], source: TensorSource, config: E
     if config.pooling is not None:
         left = [name for name in left if not name.startswith(_HEADS) and ".pooler." not in name]
     if missing or left:
-        said = [f"lacks {_some(missing)}"] if missing else []
-        said += [f"has {_some(left)}, which a {config.spec.architecture} does not have"] if left else []
+        said = [f"lacks {some_of(missing)}"] if missing else []
+        said += [f"has {some_of(left)}, which a {config.spec.architecture} does not have"] if left else []
         hint = ""
         if "lm_head.weight" in missing:
             hint = " (config.json says tie_word_embeddings=false, so the output head must be in the checkpoint)"
@@ -305,7 +305,3 @@ def _own(target: _Target, source: TensorSource) -> None:
     target.borrowed = None
     for name in target.sources:
         source.release(name)
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from minivllm.config.shares import Share
 from minivllm.kernels import Ops
 from minivllm.kernels.codes import E4M3_UNIT
 from minivllm.kernels.reference.gemm_fp8 import Fp8Weight
@@ -27,6 +28,12 @@ class Form(NamedTuple):
     def width(self, part: str, columns: int) -> int:
         """Columns of values (in bytes), or of scales or least, of a weight that has so many."""
         return columns * self.bits // 8 if part == "values" else columns // self.group
+
+    def parts(self, columns: Share) -> dict[str, tuple[Share, torch.dtype]]:
+        """What stands for a weight with these columns: columns and type of each."""
+        groups = columns.per(self.group)
+        values = groups.times(self.group * self.bits // 8)
+        return {"values": (values, torch.uint8), "scales": (groups, torch.float16), "least": (groups, torch.float16)}
 
 
 def pack_values(values: Tensor, form: Form) -> Tensor:
@@ -67,12 +74,9 @@ class Grouped(Packed):
         self._form = form
 
     def create_weights(self, layer: Matrix) -> None:
-        form = self._form
-        groups = layer.columns.per(form.group)
         layer.weight = None
-        layer.values = layer.declare(layer.rows, groups.times(form.group * form.bits // 8), dtype=torch.uint8)
-        layer.scales = layer.declare(layer.rows, groups, dtype=torch.float16)
-        layer.least = layer.declare(layer.rows, groups, dtype=torch.float16)
+        for part, (columns, dtype) in self._form.parts(layer.columns).items():
+            setattr(layer, part, layer.declare(layer.rows, columns, dtype=dtype))
 
     def finish_loading(self, layer: Matrix) -> None:
         self.pack(layer, layer.values, layer.scales, layer.least, self._form)

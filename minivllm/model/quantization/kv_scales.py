@@ -2,13 +2,13 @@
 
 from minivllm.model.loading.source import TensorSource
 
-# Of keys, of values, of both; and what we keep in its own type: queries, and the weights of values.
-_KINDS = ("k_scale", "v_scale", "kv_scale", "q_scale", "prob_scale")
-_OF_PROJECTIONS = tuple(f".{kind}_proj.output_scale" for kind in "qkv")
+# Of keys, of values, of both; and of what we keep in its own type: queries, and the weights of values.
+_ENDS = (".k_scale", ".v_scale", ".kv_scale", ".k_proj.output_scale", ".v_proj.output_scale",
+         ".q_scale", ".prob_scale", ".q_proj.output_scale")  # fmt: skip
 
 
 def is_kv_scale(name: str) -> bool:
-    return name.endswith(tuple(f".{kind}" for kind in _KINDS) + _OF_PROJECTIONS)
+    return name.endswith(_ENDS)
 
 
 def read_kv_scales(source: TensorSource, attention: str) -> tuple[float, float]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from minivllm.config.model_spec import ModelSpec
 from minivllm.config.sections.model import ModelConfig
-from minivllm.errors import ConfigError, one_line
+from minivllm.errors import ConfigError, one_line, some_of
 from minivllm.kernels import Ops
 from minivllm.model.attention.select import select_backend
 from minivllm.model.context import ForwardContext
@@ -62,7 +62,8 @@ class TransformersForCausalLM(CausalLM):
         ignored = self._module._keys_to_ignore_on_load_unexpected or ()
         said = [n for n in unused if not (found.is_unused(n) or any(re.search(pattern, n) for pattern in ignored))]
         if said:
-            logger.warning("%s has no use for %d tensors of the checkpoint: %s", self.spec.architecture, len(said), _some(said))
+            form = "%s has no use for %d tensors of the checkpoint: %s"
+            logger.warning(form, self.spec.architecture, len(said), some_of(said))
         return found
 
     def ignores(self, name: str) -> bool:
@@ -117,10 +118,6 @@ class TransformersForCausalLM(CausalLM):
         ids = torch.zeros((1, len(hidden)), dtype=torch.int64, device=self._device)
         logits: Tensor = self._module(input_ids=ids, use_cache=False).logits
         return logits[0]
-
-
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
 class _Given(nn.Module):

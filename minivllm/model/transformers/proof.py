@@ -5,7 +5,8 @@ one batch would mix, and no error would say so.
 """
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -54,23 +55,17 @@ def ask(model: PreTrainedModel, decoder: nn.Module, text: Tensor) -> Answer:
     return Answer(outputs[-1][0][0], logits, type(outputs[-1]))
 
 
-class _attention:
+@contextmanager
+def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
     """The model's attention is another one inside of the block."""
-
-    def __init__(self, model: PreTrainedModel, name: str):
-        configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
-        self._configs = {id(config): config for config in configs}.values()
-        self._name = name
-
-    def __enter__(self) -> None:
-        self._set(self._name)
-
-    def __exit__(self, *_: object) -> None:
-        self._set(NAME)
-
-    def _set(self, name: str) -> None:
-        for config in self._configs:
-            config._attn_implementation = name
+    configs: list[Any] = [module.config for module in model.modules() if hasattr(module, "config")]
+    for config in configs:
+        config._attn_implementation = name
+    try:
+        yield
+    finally:
+        for config in configs:
+            config._attn_implementation = NAME
 
 
 def prove(forward: Forward, head: Callable[[Tensor], Tensor], backend: AttentionBackend, num_layers: int, texts: list[Tensor],

@@ -1,4 +1,4 @@
-"""A CUDA GPU: its memory, pinned transfers and captured graphs. The only place that calls torch.cuda."""
+"""A CUDA GPU: its memory, pinned transfers and captured graphs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,6 @@
-"""FP8 (e4m3) with a scale for the weight, for each row, or for each block. Activations keep 16 bits."""
+"""FP8 (e4m3) with a scale for the weight, for each row, or for each block. Activations are rounded where the device multiplies
+such floats as they are, and by scales of their own.
+"""
 
 import torch
 
