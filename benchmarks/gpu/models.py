@@ -1,9 +1,13 @@
-"""Workers on hand-made plans, for check.py and speed.py: a scheduler is not needed to know what a device can do."""
+"""For check.py and speed.py: the device, and workers on hand-made plans: a scheduler is not needed to know what it can do."""
 
+import importlib
 import json
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from minivllm.config.engine_args import EngineArgs
 from minivllm.messages.sampling_params import SamplingParams
@@ -30,6 +34,30 @@ TINY = {
     "vocab_size": 1000, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 32, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
 }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Scale:
+    """How large the cases are: on a CPU they are small, and try the program itself by Triton's interpreter."""
+
+    device: str
+
+    def __post_init__(self) -> None:
+        if self.small:
+            sys.path.insert(0, str(Path(__file__).parents[2] / "tests/kernels/triton/interpreted"))
+            importlib.import_module("interpreter").repair()
+
+    @property
+    def small(self) -> bool:
+        return self.device == "cpu"
+
+    @property
+    def has_fp8(self) -> bool:
+        """Whether kernels can read floats of 8 bits."""
+        return self.small or torch.cuda.get_device_capability() >= (8, 9)
+
+    def of(self, large: Any, small: Any) -> Any:
+        return small if self.small else large
 
 
 @dataclass(slots=True)

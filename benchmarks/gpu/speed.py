@@ -11,10 +11,8 @@ divisions of attention's work and prints the best: for the table in kernels/trit
 import argparse
 import dataclasses
 import gc
-import importlib
 import itertools
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -31,6 +29,7 @@ from triton.testing import do_bench
 bare.provide()
 
 import models  # noqa: E402
+from models import Scale  # noqa: E402
 
 from minivllm.kernels.reference.gemm_fp8 import Fp8Weight  # noqa: E402
 from minivllm.kernels.reference.gemm_int8 import Int8Weight  # noqa: E402
@@ -52,31 +51,6 @@ BF16, FP8 = torch.bfloat16, torch.float8_e4m3fn
 
 
 @dataclass(slots=True)
-class Scale:
-    """How large the cases are: small ones try the program, on a CPU."""
-
-    device: str
-
-    @property
-    def small(self) -> bool:
-        return self.device == "cpu"
-
-    def of(self, large: Any, small: Any) -> Any:
-        return small if self.small else large
-
-    def seconds(self, call: Callable[[], object], **how: Any) -> float:
-        if not self.small:
-            return do_bench(call, **how) / 1e3
-        began = time.perf_counter()
-        call()
-        return time.perf_counter() - began
-
-    def wait(self) -> None:
-        if not self.small:
-            torch.cuda.synchronize()
-
-
-@dataclass(slots=True)
 class Limits:
     bandwidth: float  # bytes a second
     matrix: float  # FLOP a second
@@ -90,13 +64,21 @@ class Case:
     flop: float = 0.0
 
 
+def seconds(scale: Scale, call: Callable[[], object], **how: Any) -> float:
+    if not scale.small:
+        return do_bench(call, **how) / 1e3
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
 def measure_limits(scale: Scale) -> Limits:
     source = torch.empty(scale.of(1 << 31, 1 << 10), dtype=torch.int8)
     target = torch.empty_like(source)
-    bandwidth = 2 * source.nbytes / scale.seconds(lambda: target.copy_(source))
+    bandwidth = 2 * source.nbytes / seconds(scale, lambda: target.copy_(source))
     size = scale.of(8192, 64)
     a, b = (torch.randn(size, size, dtype=BF16) for _ in range(2))
-    return Limits(bandwidth, 2 * size**3 / scale.seconds(lambda: a @ b))
+    return Limits(bandwidth, 2 * size**3 / seconds(scale, lambda: a @ b))
 
 
 def cases(scale: Scale) -> Iterator[Case]:
@@ -104,14 +86,15 @@ def cases(scale: Scale) -> Iterator[Case]:
         yield decoding(seqs, context, 32, 8, 128)
     for heads, kv_heads, dim in scale.of(((32, 4, 128), (64, 8, 64)), ()):
         yield decoding(64, 4096, heads, kv_heads, dim)
-    yield decoding(*scale.of((64, 4096), (1, 40)), 32, 8, 128, FP8)
+    if scale.has_fp8:
+        yield decoding(*scale.of((64, 4096), (1, 40)), 32, 8, 128, FP8)
     for seqs, context, heads in scale.of(((64, 4096, 16), (1, 32768, 128)), ((1, 40, 16),)):
         yield latent(seqs, context, heads)
     for sizes in scale.of(((1024, 32, 8, 128), (8192, 32, 8, 128), (8192, 16, 16, 64)), ((20, 2, 1, 64),)):
         yield prompt(*sizes)
     yield from small_cases(*scale.of((8192, 4096, 14336), (16, 64, 96)))
     for rows in scale.of((1, 16, 64, 1024), (3,)):
-        yield from linear_cases(rows, *scale.of((4096, 6144), (256, 128)))
+        yield from linear_cases(rows, *scale.of((4096, 6144), (256, 128)), scale.has_fp8)
     for rows in scale.of((1, 64, 4096), (2,)):
         yield expert_case(rows, *scale.of((128, 8, 2048, 768), (4, 2, 64, 32)))
     for rows, dtype in itertools.product(scale.of((1, 64), (2,)), (BF16, torch.float32)):
@@ -167,7 +150,7 @@ def small_cases(rows: int, hidden: int, wide: int) -> Iterator[Case]:
     yield Case(f"KV write, {rows} x 8 x 128", lambda: kv_write.write_kv(k, v, kv, slots), 2 * 16 / 48 * packed.nbytes)
 
 
-def linear_cases(rows: int, k: int, n: int) -> Iterator[Case]:
+def linear_cases(rows: int, k: int, n: int, has_fp8: bool) -> Iterator[Case]:
     x, flop = torch.randn(rows, k, dtype=BF16), 2.0 * rows * k * n
     plain = torch.randn(n, k, dtype=BF16)
     int8 = Int8Weight(torch.randint(-127, 127, (n, k), dtype=torch.int8), torch.rand(n, 1))
@@ -177,7 +160,7 @@ def linear_cases(rows: int, k: int, n: int) -> Iterator[Case]:
     yield Case(f"int8 linear, {rows} x {k} x {n}", lambda: gemm_int8.linear(x, int8), int8.data.nbytes, flop)
     moved = grouped.values.nbytes + 2 * some.nbytes
     yield Case(f"4-bit linear, {rows} x {k} x {n}", lambda: gemm_grouped.linear(x, grouped), moved, flop)
-    for what, shape in (("row", (n, 1)), ("block", (-(-n // 128), -(-k // 128)))):
+    for what, shape in (("row", (n, 1)), ("block", (-(-n // 128), -(-k // 128)))) if has_fp8 else ():
         fp8 = Fp8Weight(plain.to(FP8), torch.rand(shape))
         call = partial(gemm_fp8.linear, x, fp8)
         yield Case(f"fp8 linear, scales by {what}, {rows} x {k} x {n}", call, fp8.data.nbytes, flop)
@@ -207,12 +190,12 @@ def sampling_cases(rows: int, dtype: torch.dtype, columns: int) -> Iterator[Case
 
 
 def report(case: Case, limits: Limits, scale: Scale) -> None:
-    seconds = scale.seconds(case.call)
-    parts = [f"{1e6 * seconds:.0f}"]
+    took = seconds(scale, case.call)
+    parts = [f"{1e6 * took:.0f}"]
     least = max(case.moved / limits.bandwidth, case.flop / limits.matrix)
-    parts.append(f"{case.moved / seconds / 1e12:.2f}" if case.moved else "–")
-    parts.append(f"{case.flop / seconds / 1e12:.0f}" if case.flop else "–")
-    print(f"| {case.name} | {' | '.join(parts)} | {least / seconds:.0%} |", flush=True)
+    parts.append(f"{case.moved / took / 1e12:.2f}" if case.moved else "–")
+    parts.append(f"{case.flop / took / 1e12:.0f}" if case.flop else "–")
+    print(f"| {case.name} | {' | '.join(parts)} | {least / took:.0%} |", flush=True)
 
 
 def sweep(scale: Scale) -> None:
@@ -230,11 +213,11 @@ def sweep(scale: Scale) -> None:
             shape = attention.Shape(*values)
             attention.choose_shape = lambda *_, shape=shape: shape
             try:
-                found.append((scale.seconds(made.call, warmup=5, rep=30), shape))
+                found.append((seconds(scale, made.call, warmup=5, rep=30), shape))
             except Exception as error:  # too much shared memory, say
                 print(f"  {shape}: {type(error).__name__}")
         attention.choose_shape = choose
-        usual = scale.seconds(made.call, warmup=5, rep=30)
+        usual = seconds(scale, made.call, warmup=5, rep=30)
         best = "; ".join(f"{1e6 * t:.0f} us {dataclasses.astuple(s)}" for t, s in sorted(found, key=lambda pair: pair[0])[:3])
         print(f"{made.name}: as it is {1e6 * usual:.0f} us; best (rows, tile, splits, warps, stages): {best}", flush=True)
 
@@ -269,7 +252,8 @@ def run_batch(worker: Worker, count: int, per_seq: int, limits: Limits, load: Lo
     batch = models.Batch(worker, 16, per_seq)
     prompts = [[(7 * i + 31 * s) % 1000 for i in range(load.prompt)] for s in range(count)]
     for _ in range(2):  # the first compiles what is to be compiled
-        scale.wait()
+        if not scale.small:
+            torch.cuda.synchronize()
         began = time.monotonic()
         batch.prefill(prompts, load.chunk)
         prefill = time.monotonic() - began
@@ -319,13 +303,10 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=["llama-8b"], choices=MODELS)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
     args = parser.parse_args()
+    if args.sweep and args.device == "cpu":
+        parser.error("--sweep needs a GPU")
     scale = Scale(args.device)
-    if scale.small:
-        if args.sweep:
-            parser.error("--sweep needs a GPU")
-        args.batches = [2]
-        sys.path.insert(0, str(Path(__file__).parents[2] / "tests/kernels/triton/interpreted"))
-        importlib.import_module("interpreter").repair()
+    batches = [2] if scale.small else args.batches
     with torch.device(args.device):
         limits = measure_limits(scale)
         device_name = scale.device if scale.small else torch.cuda.get_device_name()
@@ -341,7 +322,7 @@ def main() -> None:
         gc.collect()
         if not scale.small:
             torch.cuda.empty_cache()
-        model_rows(name, limits, args.batches, scale)
+        model_rows(name, limits, batches, scale)
 
 
 if __name__ == "__main__":
