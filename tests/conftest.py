@@ -47,12 +47,3 @@ def real_model() -> Callable[[str], Path]:
         return path
 
     return find
-
-
-@pytest.fixture(scope="session")
-def qwen05() -> Path:
-    """Qwen2.5-Coder-0.5B-Instruct as a GGUF file, MINIVLLM_TEST_MODELS/qwen05.gguf. Too large to fetch for a few tests."""
-    path = MODELS / "qwen05.gguf"
-    if not path.is_file():
-        pytest.skip(f"no {path}: any GGUF file of Qwen2.5-Coder-0.5B-Instruct")
-    return path

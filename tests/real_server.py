@@ -12,7 +12,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import openai
 import pytest
 
 
@@ -33,6 +35,9 @@ class Server:
             return error.code, error.read().decode()
         except OSError as error:
             return 0, str(error)
+
+    def openai(self, **options: Any) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, **options)
 
     def metric(self, name: str) -> float:
         """Sum over all label sets of one sample name in /metrics."""

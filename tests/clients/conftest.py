@@ -11,7 +11,7 @@ __all__ = ["launch", "server"]
 
 
 @pytest.fixture(scope="session")
-def qwen(launch: Callable[..., AbstractContextManager[Server]], qwen05: Path) -> Iterator[Server]:
+def qwen(launch: Callable[..., AbstractContextManager[Server]], real_model: Callable[[str], Path]) -> Iterator[Server]:
     """A server with a model that has learnt to call tools."""
-    with launch(qwen05, "--served-model-name", "qwen", "--max-model-len", "4096") as running:
+    with launch(real_model("qwen05.gguf"), "--served-model-name", "qwen", "--max-model-len", "4096") as running:
         yield running

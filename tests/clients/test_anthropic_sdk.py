@@ -4,11 +4,11 @@ from typing import Any
 
 import anthropic
 import pytest
-from clients import multiply
+from clients import tasks
 
 HI: Any = [{"role": "user", "content": "What is the capital of France?"}]
 GREEDY = {"temperature": 0}  # newer versions of the package have no argument of that name
-MULTIPLY: Any = {"name": "multiply", "description": "Multiply two numbers", "input_schema": multiply.schema("integer")}
+MULTIPLY: Any = {"name": "multiply", "description": "Multiply two numbers", "input_schema": tasks.multiply_schema("integer")}
 
 
 @pytest.fixture(scope="module")
@@ -51,20 +51,9 @@ def test_tool_is_called_and_answered(sdk: anthropic.Anthropic, stream: bool) -> 
 
 def test_tool_runner(qwen: Any) -> None:
     """The package's own loop, with a model that decides by itself."""
-    called = []
-
-    @anthropic.beta_tool
-    def get_weather(city: str) -> str:
-        """Get the current weather of a city.
-
-        Args:
-            city: Name of the city
-        """
-        called.append(city)
-        return f"{city}: 31 degrees, storm"
-
     sdk = anthropic.Anthropic(base_url=qwen.url, api_key="none", max_retries=0)
     ask: Any = [{"role": "user", "content": "What is the weather in Paris?"}]
-    runner = sdk.beta.messages.tool_runner(model="qwen", max_tokens=40, extra_body=GREEDY, tools=[get_weather], messages=ask)
-    final = runner.until_done()
-    assert called == ["Paris"] and "31" in final.content[0].text
+    tools = [anthropic.beta_tool(tasks.get_weather)]
+    replies = list(sdk.beta.messages.tool_runner(model="qwen", max_tokens=40, extra_body=GREEDY, tools=tools, messages=ask))
+    called = [block.input for reply in replies for block in reply.content if block.type == "tool_use"]
+    assert called == [{"city": "Paris"}] and "31" in replies[-1].content[0].text

@@ -3,14 +3,12 @@
 from typing import Any
 
 import httpx
-import openai
 
 BEFORE, AFTER = "import numpy as np\n\nx = np.", "((3, 4))  # all zeros\n"
 
 
 def test_suffix_and_infill(qwen: Any) -> None:
-    sdk = openai.OpenAI(base_url=f"{qwen.url}/v1", api_key="none", max_retries=0)
-    choice = sdk.completions.create(model="qwen", prompt=BEFORE, suffix=AFTER, max_tokens=6, temperature=0).choices[0]
+    choice = qwen.openai().completions.create(model="qwen", prompt=BEFORE, suffix=AFTER, max_tokens=6, temperature=0).choices[0]
     assert choice.text.startswith("zeros")
     body = {"input_prefix": BEFORE, "input_suffix": AFTER, "n_predict": 6, "temperature": 0}
     reply = httpx.post(f"{qwen.url}/infill", json=body, timeout=60).json()

@@ -1,34 +1,18 @@
 """LangChain's `ChatOpenAI` against a live server: answers, structured answers, and an agent loop with a tool."""
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
-from pydantic import BaseModel
+from clients import tasks
 
 langchain_openai = pytest.importorskip("langchain_openai", reason="langchain-openai is not installed (minivllm[clients])")
 messages = pytest.importorskip("langchain_core.messages")
 tools = pytest.importorskip("langchain_core.tools")
 
-
 FOLLOW_UP = "So, what is it? Answer in one English sentence, without JSON."  # small models need to be told
 
 
-class Answer(BaseModel):
-    """The capital of a country."""
-
-    capital: Literal["Berlin", "Paris", "Rome"]
-
-
-@tools.tool
-def multiply(a: int, b: int) -> int:
-    """Multiply two numbers."""
-    return a * b
-
-
-@tools.tool
-def get_weather(city: str) -> str:
-    """Get the current weather of a city."""
-    return f"{city}: 31 degrees, storm"
+multiply, get_weather = tools.tool(tasks.multiply), tools.tool(tasks.get_weather)
 
 
 def model(server: Any, name: str) -> Any:
@@ -47,8 +31,8 @@ def test_whole_and_streamed(server: Any) -> None:
 
 @pytest.mark.parametrize("method", ["json_schema", "function_calling"])
 def test_structured_answer(server: Any, method: str) -> None:
-    chat = model(server, "smollm2").with_structured_output(Answer, method=method)
-    assert chat.invoke("What is the capital of France?") == Answer(capital="Paris")
+    chat = model(server, "smollm2").with_structured_output(tasks.Answer, method=method)
+    assert chat.invoke("What is the capital of France?").capital == "Paris"
 
 
 def run_agent(chat: Any, first: Any, tool: Any, question: str) -> tuple[list[dict[str, Any]], str]:

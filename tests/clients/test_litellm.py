@@ -5,13 +5,13 @@ import os
 from typing import Any
 
 import pytest
-from clients import multiply
+from clients import tasks
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # else its import asks the network
 litellm = pytest.importorskip("litellm", reason="litellm is not installed (minivllm[clients])")
 
 ASK = [{"role": "user", "content": "What is the capital of France?"}]
-MULTIPLY = multiply.function("integer")
+MULTIPLY = tasks.multiply_function("integer")
 
 
 def ask(server: Any, provider: str, **fields: Any) -> Any:

@@ -1,23 +1,18 @@
 """The `openai` package against a live server: parsed answers, stream helpers, and the details that clients look at."""
 
 import asyncio
-from typing import Any, Literal
+from typing import Any
 
 import openai
 import pytest
-from pydantic import BaseModel
+from clients.tasks import Answer
 
 FRANCE = [{"role": "user", "content": "What is the capital of France, and is it in Europe?"}]
 
 
-class Answer(BaseModel):
-    capital: Literal["Berlin", "Paris", "Rome"]
-    in_europe: bool
-
-
 @pytest.fixture(scope="module")
 def sdk(server: Any) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    return server.openai()
 
 
 def test_parse(sdk: openai.OpenAI) -> None:

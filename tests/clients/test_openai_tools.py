@@ -5,9 +5,9 @@ from typing import Any
 
 import openai
 import pytest
-from clients import multiply
+from clients import tasks
 
-MULTIPLY = multiply.function("number")
+MULTIPLY = tasks.multiply_function("number")
 WEATHER = {
     "type": "function",
     "function": {
@@ -20,12 +20,8 @@ WEATHER = {
         },
     },
 }
-RUN = {"multiply": lambda a, b: str(int(a * b)), "get_weather": lambda city: f"{city}: 31 degrees, storm"}
+RUN = {"multiply": lambda a, b: str(int(a * b)), "get_weather": tasks.get_weather}
 TOOLS = [WEATHER, MULTIPLY]
-
-
-def client(server: Any) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 
 
 def run_agent(
@@ -62,7 +58,7 @@ def run_agent(
 def test_model_calls_a_tool_and_answers_from_its_result(qwen: Any, stream: bool) -> None:
     follow_up = "So, how is the weather in Paris? Answer in one English sentence, without JSON."
     options = {"model": "qwen", "tools": [WEATHER], "parallel_tool_calls": False}
-    called, answer = run_agent(client(qwen), "What is the weather in Paris?", follow_up, stream, **options)
+    called, answer = run_agent(qwen.openai(), "What is the weather in Paris?", follow_up, stream, **options)
     assert called == [("get_weather", {"city": "Paris"})]
     assert "31" in answer and "Paris" in answer
 
@@ -70,12 +66,12 @@ def test_model_calls_a_tool_and_answers_from_its_result(qwen: Any, stream: bool)
 def test_required_tool(qwen: Any) -> None:
     follow_up = "So, what is 17 times 23? Answer in one English sentence, without JSON."
     options = {"model": "qwen", "tool_choice": "required", "parallel_tool_calls": False}
-    called, answer = run_agent(client(qwen), "What is 17 times 23?", follow_up, True, "none", **options)
+    called, answer = run_agent(qwen.openai(), "What is 17 times 23?", follow_up, True, "none", **options)
     assert called == [("multiply", {"a": 17, "b": 23})] and "391" in answer
 
 
 def test_named_tool_and_plain_answers(qwen: Any) -> None:
-    sdk = client(qwen)
+    sdk = qwen.openai()
     fields: dict[str, Any] = {"model": "qwen", "tools": TOOLS, "temperature": 0, "max_tokens": 32}
     hello = [{"role": "user", "content": "Write one sentence about the sea."}]
     choice = sdk.chat.completions.create(messages=hello, tool_choice="none", **fields).choices[0]
@@ -89,12 +85,12 @@ def test_model_that_knows_nothing_of_tools(server: Any) -> None:
     """Its template has no place for them, and its calls are what the grammar makes of them; but the loop closes."""
     named = {"type": "function", "function": {"name": "multiply"}}
     options = {"model": "smollm2", "tool_choice": named}
-    called, answer = run_agent(client(server), "Multiply 17 by 23.", "What is the result?", False, "none", **options)
+    called, answer = run_agent(server.openai(), "Multiply 17 by 23.", "What is the result?", False, "none", **options)
     assert called == [("multiply", {"a": 17, "b": 23})] and answer
 
 
 def test_streamed_calls_are_the_whole_ones(server: Any) -> None:
-    sdk = client(server)
+    sdk = server.openai()
     fields: dict[str, Any] = {
         "model": "smollm2",
         "messages": [{"role": "user", "content": "Weather in Rome and Oslo?"}],

@@ -1,18 +1,15 @@
 """`pydantic_ai` against a live server: agents that call Python functions and answer with what came of it."""
 
-from typing import Any, Literal
+from typing import Any
 
 import pytest
+from clients.tasks import Answer
 from pydantic import BaseModel
 
 pydantic_ai = pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim[openai] is not installed (minivllm[clients])")
 capabilities = pytest.importorskip("pydantic_ai.capabilities")
 models = pytest.importorskip("pydantic_ai.models.openai")
 providers = pytest.importorskip("pydantic_ai.providers.openai")
-
-
-class Answer(BaseModel):
-    capital: Literal["Berlin", "Paris", "Rome"]
 
 
 def model(server: Any, name: str) -> Any:
@@ -29,7 +26,7 @@ def test_text(server: Any) -> None:
 @pytest.mark.parametrize("kind", ["ToolOutput", "NativeOutput"])
 def test_answer_is_an_object(server: Any, kind: str) -> None:
     agent = pydantic_ai.Agent(model(server, "smollm2"), output_type=getattr(pydantic_ai, kind)(Answer))
-    assert agent.run_sync("What is the capital of France?").output == Answer(capital="Paris")
+    assert agent.run_sync("What is the capital of France?").output.capital == "Paris"
 
 
 def test_agent_that_must_call(server: Any) -> None:
@@ -56,4 +53,5 @@ def test_agent_that_must_call(server: Any) -> None:
         return a * b
 
     result = agent.run_sync("Multiply 17 by 23.")
-    assert called == [(17, 23)] and isinstance(result.output.product, int)
+    returned = [part.content for message in result.all_messages() for part in message.parts if part.part_kind == "tool-return"]
+    assert called == [(17, 23)] and 391 in returned and result.usage.requests == 2

@@ -8,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import openai
-
 
 def requests_file(folder: Path, count: int, max_tokens: int = 8) -> Path:
     path = folder / "in.jsonl"
@@ -31,7 +29,7 @@ def test_a_batch_survives_a_kill(launch, smollm2: Path, tmp_path: Path) -> None:
         str(tmp_path / "kept"),
     )
     with launch(smollm2, *flags) as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        client = server.openai()
         uploaded = client.files.create(file=requests_file(tmp_path, 40, 40), purpose="batch")
         batch = client.batches.create(input_file_id=uploaded.id, endpoint="/v1/completions", completion_window="24h")
         online = client.completions.create(model="m", prompt="Hi", max_tokens=2)  # is served in between
@@ -42,7 +40,7 @@ def test_a_batch_survives_a_kill(launch, smollm2: Path, tmp_path: Path) -> None:
         os.killpg(server.process.pid, signal.SIGKILL)
         server.process.wait(10)
     with launch(smollm2, *flags) as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        client = server.openai()
         while (done := client.batches.retrieve(batch.id)).status == "in_progress":
             time.sleep(0.05)
         assert (done.status, done.request_counts.completed, done.error_file_id) == ("completed", 40, None)

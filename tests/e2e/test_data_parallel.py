@@ -7,7 +7,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 from scripted_core import make_tokenizer, write_tiny_model
 
@@ -72,7 +71,7 @@ def test_llm_pools(tiny: Path) -> None:
 
 def test_http(launch, tiny: Path, of_one_core: list) -> None:
     with launch(tiny, *FLAGS, "--served-model-name", "tiny") as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+        client = server.openai()
 
         def tokens(row: int) -> list[int]:
             stream = client.completions.create(

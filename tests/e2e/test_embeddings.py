@@ -36,7 +36,7 @@ def embedder(launch: Callable[..., contextlib.AbstractContextManager[Any]], mini
 
 
 def test_the_openai_package(embedder, expected) -> None:
-    client = openai.OpenAI(base_url=embedder.url + "/v1", api_key="none", max_retries=0)
+    client = embedder.openai()
     together = client.embeddings.create(model="minilm", input=TEXTS)  # in base64, as this package asks for
     for index, (each, truth) in enumerate(zip(together.data, expected, strict=True)):
         assert each.index == index and each.embedding == pytest.approx(truth, abs=TOLERANCE)
@@ -59,7 +59,7 @@ def test_a_client_that_hangs_up_is_forgotten(embedder) -> None:
     with pytest.raises(TimeoutError):
         urllib.request.urlopen(request, timeout=0.5)
     before = embedder.metric("minivllm:request_success_total")
-    client = openai.OpenAI(base_url=embedder.url + "/v1", api_key="none", max_retries=0, timeout=20)
+    client = embedder.openai(timeout=20)
     client.embeddings.create(model="minilm", input="x")
     assert embedder.metric("minivllm:num_requests_running") == embedder.metric("minivllm:num_requests_waiting") == 0
     assert embedder.metric("minivllm:request_success_total") <= before + 2001

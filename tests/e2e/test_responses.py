@@ -2,8 +2,6 @@
 
 import json
 
-import openai
-
 QUESTION = "What is the capital of France?"
 SCHEMA = {
     "type": "object",
@@ -14,7 +12,7 @@ SCHEMA = {
 
 
 def test_responses(server) -> None:
-    responses = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0).responses
+    responses = server.openai().responses
     options = {"model": "smollm2", "temperature": 0, "max_output_tokens": 16}
     whole = responses.create(input=QUESTION, **options)
     assert whole.output_text.startswith("The capital of France is Paris") and whole.status == "completed"
@@ -30,7 +28,7 @@ def test_responses(server) -> None:
 
 
 def test_how_responses_end(server) -> None:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    client = server.openai()
     long = {"model": "smollm2", "input": "Write a long story.", "extra_body": {"ignore_eos": True}}
     slow = client.responses.create(**long | {"extra_body": {"ignore_eos": True, "timeout_ms": 500}})
     assert (slow.status, slow.incomplete_details.reason) == ("incomplete", "timeout") and slow.output_text

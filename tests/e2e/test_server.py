@@ -19,7 +19,7 @@ FOREVER = {"temperature": 0, "max_tokens": 4000, "ignore_eos": True, "stream": T
 
 
 def test_openai_sdk(server) -> None:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    client = server.openai()
     messages = [{"role": "user", "content": "What is the capital of France?"}]
     whole = client.chat.completions.create(model="smollm2", messages=messages, temperature=0, max_tokens=12)
     assert whole.choices[0].message.content.startswith("The capital of France is Paris")
@@ -197,7 +197,7 @@ def test_a_prefix_of_requests_that_come_together_is_computed_once(server) -> Non
 
 
 def test_requests_can_be_watched_cancelled_and_limited_in_time(server) -> None:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+    client = server.openai()
     ask = {"model": "smollm2", "prompt": "Once", "max_tokens": 2000, "extra_body": {"ignore_eos": True}}
     stream = client.completions.create(**ask, stream=True, extra_headers={"X-Request-Id": "watch-me"})
     chunks = iter(stream)
