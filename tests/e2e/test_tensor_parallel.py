@@ -4,8 +4,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-import openai
-from e2e.test_equality import GREEDY, PROMPTS, check
+from e2e.test_equality import generate_and_check
 from real_server import Server
 
 from minivllm import LLM
@@ -14,19 +13,15 @@ SOME = [4, 27, 31]
 
 
 def test_float32_tokens_in_chunks_and_from_the_prefix_cache(smollm2: Path) -> None:
-    llm = LLM(str(smollm2), dtype="float32", max_model_len=2048, max_num_batched_tokens=128, tensor_parallel_size=2)
-    try:
-        for _ in range(2):
-            found = llm.generate([PROMPTS[row] for row in SOME], GREEDY, use_tqdm=False)
-            check([output.outputs[0].token_ids for output in found], SOME)
-        assert sum(output.num_cached_tokens for output in found) > 0
-    finally:
-        llm.shutdown()
+    options = {"dtype": "float32", "max_model_len": 2048, "max_num_batched_tokens": 128, "tensor_parallel_size": 2}
+    with LLM(str(smollm2), **options) as llm:
+        generate_and_check(llm, SOME)
+        assert sum(output.num_cached_tokens for output in generate_and_check(llm, SOME)) > 0
 
 
 def test_served_in_bfloat16(smollm2: Path, launch: Callable[..., AbstractContextManager[Server]]) -> None:
     with launch(smollm2, "--tensor-parallel-size", "2", "--served-model-name", "two") as server:
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none")
+        client = server.openai()
         question = {"role": "user", "content": "What is the capital of France?"}
         answer = client.chat.completions.create(model="two", messages=[question], temperature=0, max_tokens=20)
         assert "Paris" in answer.choices[0].message.content
