@@ -1,27 +1,43 @@
-"""The Triton kernels without a GPU: computed by the interpreter, and compiled. Both in processes of their own."""
+"""The Triton kernels without a GPU: computed by the interpreter, and compiled. In processes of their own, side by side."""
 
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+COMMANDS = {  # the longest first
+    "ops are equal to the reference": (*PYTEST, "tests/kernels/triton/interpreted/test_ops.py"),
+    "kernels compile without spills and fit": ("benchmarks/gpu/ahead.py", "--quick"),
+    "models are equal to the reference": (*PYTEST, "tests/kernels/triton/interpreted/test_model.py"),
+}
 
 pytest.importorskip("triton")
 
 
-def run(tmp_path: Path, *command: str, **environment: str) -> None:
-    env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TRITON_CACHE_DIR": str(tmp_path), **environment}
-    done = subprocess.run([sys.executable, *command], cwd=REPOSITORY, env=env, capture_output=True, text=True, timeout=290)
-    assert done.returncode == 0, f"{done.stdout[-6000:]}\n{done.stderr[-3000:]}"
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[subprocess.Popen, Path]]]:
+    """Of each command its process and the file with what it says. Each keeps one core busy."""
+    started: dict[str, tuple[subprocess.Popen, Path]] = {}
+    for name, command in COMMANDS.items():
+        folder = tmp_path_factory.mktemp("triton")
+        env = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TRITON_CACHE_DIR": str(folder), "OMP_NUM_THREADS": "1"}
+        if command[0] == "-m":
+            env["TRITON_INTERPRET"] = "1"
+        with (folder / "said").open("w") as said:
+            process = subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, env=env, stdout=said, stderr=said)
+        started[name] = process, folder / "said"
+    yield started
+    for process, _ in started.values():
+        process.kill()
+        process.wait()
 
 
-def test_equal_to_reference_under_the_interpreter(tmp_path: Path) -> None:
-    folder = "tests/kernels/triton/interpreted"
-    run(tmp_path, "-m", "pytest", "-q", "-p", "no:cacheprovider", folder, TRITON_INTERPRET="1")
-
-
-def test_compiles_without_spills_and_fits(tmp_path: Path) -> None:
-    run(tmp_path, "benchmarks/gpu/ahead.py", "--quick")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_without_a_gpu(name: str, running: dict[str, tuple[subprocess.Popen, Path]]) -> None:
+    process, said = running[name]
+    assert process.wait(290) == 0, said.read_text()[-9000:]
