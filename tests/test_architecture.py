@@ -58,7 +58,6 @@ HEAVY = {"torch", "transformers", "triton", "torchvision"}
 IMPORTS_IN_FUNCTIONS = {
     "utils/hub.py": {"huggingface_hub"},  # only if the model is no folder
     "config/cli.py": {"yaml"},  # only with --config
-    "text/tokenizer.py": {"transformers"},  # only without tokenizer.json
     "engine/sync_engine.py": {"minivllm"},  # sockets, only with several cores
     "core/process.py": {"minivllm"},  # a process start
     "core/startup.py": {"minivllm"},  # executors of several workers
@@ -168,16 +167,11 @@ def test_one_folder_needs_transformers() -> None:
 
 
 def test_imports_stand_at_the_top() -> None:
-    wrong = []
-    for path, tree in TREES.items():
-        functions = [node for node in ast.walk(tree) if isinstance(node, FUNCTION)]
-        found = {name for function in functions for _, name in imports(function)}
-        wrong += [
-            f"{short(path)} imports {name} inside a function"
-            for name in sorted(found)
-            if name.split(".")[0] not in IMPORTS_IN_FUNCTIONS.get(short(path), set())
-        ]
-    assert not wrong
+    found = {
+        short(path): {name.split(".")[0] for node in ast.walk(tree) if isinstance(node, FUNCTION) for _, name in imports(node)}
+        for path, tree in TREES.items()
+    }
+    assert {path: names for path, names in found.items() if names} == IMPORTS_IN_FUNCTIONS
 
 
 def test_the_environment_is_read_in_one_place() -> None:

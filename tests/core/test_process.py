@@ -61,10 +61,9 @@ def test_an_abort_is_obeyed_within_a_step_and_the_core_then_sleeps(fake_core):
         pass
     assert not core.outbox.poll(200)
     process = psutil.Process(core.process.pid)
-    before = process.cpu_times()
+    before = sum(process.cpu_times()[:2])
     time.sleep(0.5)
-    after = process.cpu_times()
-    assert (after.user, after.system) == (before.user, before.system)
+    assert sum(process.cpu_times()[:2]) - before < 0.1  # one that spins takes all of it
 
 
 def test_group_signals_are_left_to_the_parent(fake_core):

@@ -71,3 +71,14 @@ def test_a_step_has_as_many_tokens_as_the_worker_is_fast(startup, monkeypatch, t
 def test_a_given_step_size_is_not_measured(startup):
     startup.build_core(make_config(max_model_len=40))
     assert "time_prefill" not in startup.workers[0].calls
+
+
+def test_a_cache_without_room_for_the_shortest_measurement(startup):
+    """Nothing is measured, and nothing limits a step but the number of tokens."""
+    limits = {"max_num_batched_tokens": 2048, "max_num_batched_tokens_auto": True}
+    core, ready = startup.build_core(make_config(max_model_len=3000, num_gpu_blocks_override=15, **limits))
+    assert ready.max_model_len == 60 and "time_prefill" not in startup.workers[0].calls
+    request = make_request("a", [1] * 50, max_tokens=5)
+    core.add([request])
+    core.step()
+    assert core.scheduler.stats().num_batched_tokens == 50

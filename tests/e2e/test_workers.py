@@ -22,6 +22,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_llama(tmp_path_factory.mktemp("llama"))
 
 
+def seconds_of(processes: list[psutil.Process]) -> float:
+    """Of a processor, so far."""
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
 def test_answers_and_rest(launch, model: Path) -> None:
     with LLM(str(model), dtype="float32", cpu_threads=1, num_gpu_blocks_override=128) as llm:
         params = SamplingParams(max_tokens=16, ignore_eos=True, temperature=0)
@@ -34,9 +39,9 @@ def test_answers_and_rest(launch, model: Path) -> None:
         assert [choice["token_ids"] for choice in reply["choices"]] == expected
         workers = [p for p in map(psutil.Process, server.children()) if "worker_process" in " ".join(p.cmdline())]
         assert len(workers) == 4
-        before = [sum(worker.cpu_times()[:2]) for worker in workers]
+        before = seconds_of(workers)
         time.sleep(0.5)
-        assert [sum(worker.cpu_times()[:2]) for worker in workers] == before
+        assert seconds_of(workers) - before < 0.1  # four that spin take as much as the machine has
         workers[3].kill()  # while nobody asks for anything
         server.process.wait(10)
     assert server.process.returncode != 0
@@ -44,6 +49,7 @@ def test_answers_and_rest(launch, model: Path) -> None:
 
 
 def test_an_idle_worker_of_a_ray_cluster_dies(launch, model: Path) -> None:
+    pytest.importorskip("ray")
     with launch(model, *FLAGS, "-tp", "2", "--distributed-executor-backend", "ray") as server:
         family = psutil.Process(server.process.pid).children(recursive=True)
         workers = [p for p in family if "RayWorker" in " ".join(p.cmdline())]
@@ -58,6 +64,8 @@ def test_an_idle_worker_of_a_ray_cluster_dies(launch, model: Path) -> None:
 
 @pytest.mark.parametrize(("kind", "backend"), [("worker", "mp"), ("core", "mp"), ("core", "ray")])
 def test_kill(model: Path, kind: str, backend: str) -> None:
+    if backend == "ray":
+        pytest.importorskip("ray")
     flags = [*FLAGS, "-tp", "2", "--distributed-executor-backend", backend]
     command = [sys.executable, "benchmarks/kill.py", str(model), "--times", "1", "--kinds", kind, "--", *flags]
     done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=120)

@@ -72,7 +72,7 @@ def test_life_and_sudden_death(make_engine):
             os.kill(engine._client._process.pid, signal.SIGKILL)
             begin = time.monotonic()
             results = await asyncio.gather(*(drain(each) for each in streams), return_exceptions=True)
-            assert time.monotonic() - begin < 2
+            assert time.monotonic() - begin < 5
             assert [type(result) for result in results] == [EngineDeadError] * 4
             assert "killed by signal 9" in str(await heard)
             assert engine.dead_error is not None and engine.num_running_requests == 0

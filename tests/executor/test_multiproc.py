@@ -65,7 +65,7 @@ def test_a_killed_worker_ends_the_step(model, others):
     with pytest.raises(EngineDeadError, match=rf"Worker 1 \(process {workers[1].pid}\) was killed by signal 9."):
         while True:
             llm.engine.step()
-    assert time.monotonic() - begin < 2
+    assert time.monotonic() - begin < 5
     with pytest.raises(EngineDeadError):
         llm.engine.call("check_health")
     llm.shutdown()

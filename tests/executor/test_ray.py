@@ -48,7 +48,7 @@ def test_a_killed_worker_ends_the_step(model, cluster):
     with LLM(str(model), dtype="float32", cpu_threads=1, **options) as llm:
         llm.engine.add_request("a", [1, 2, 3], SamplingParams(max_tokens=200, ignore_eos=True))
         llm.engine.step()
-        workers = [p for p in psutil.process_iter() if "RayWorker" in " ".join(p.cmdline())]
+        workers = [p for p in psutil.Process().children(recursive=True) if "RayWorker" in " ".join(p.cmdline())]
         assert len(workers) == 2
         workers[1].kill()
         begin = time.monotonic()

@@ -36,7 +36,7 @@ def schema_of(engine: FakeEngine, thorough: bool = True) -> object:
         FakeEngine(pooling=PoolingConfig(task="classify", types=("cls",), width=1, labels=("a",), activation="sigmoid"))
     ).include(path=["/classify", "/v1/rerank", "/pooling"]),
 )
-@settings(max_examples=2, derandomize=True, database=None, deadline=2000, suppress_health_check=list(HealthCheck))
+@settings(max_examples=2, derandomize=True, database=None, deadline=None, suppress_health_check=list(HealthCheck))
 def test_api(case: "schemathesis.Case") -> None:
     ambiguous = [checks.allow_header_conformance] if case.path in AMBIGUOUS else []
     case.call_and_validate(excluded_checks=EXCLUDED + ambiguous)
