@@ -115,9 +115,9 @@ for any model, also those above): with the attention, the paged cache, the linea
 here. So it is batched, chunked, preempted, cached by prefix and quantized like the others. `--tensor-parallel-size` divides
 attention and feed-forward layers where transformers has a plan that is Llama's; each worker has the whole of the rest, experts
 among it. Operations run one by one, by torch, and experts as transformers computes them: SmolLM2-135M in bfloat16 runs about
-half as fast on two cores as by our family. Before it serves, a model shows on two short texts that it gives in a batch what it
-gives by transformers alone; one that does not is refused. Code that comes with a model runs only with `--trust-remote-code`.
-GGUF files, pooling and pipeline stages need a family.
+half as fast on two cores as by our family (`minivllm bench throughput MODEL --model-impl transformers`). Before it serves, a
+model shows on two short texts that it gives in a batch what it gives by transformers alone; one that does not is refused. Code
+that comes with a model runs only with `--trust-remote-code`. GGUF files, pooling and pipeline stages need a family.
 
 `docs/survey_transformers.py` makes a tiny random model of each architecture that transformers has, and lets it go through the
 test of the table above, in float32:
@@ -148,11 +148,11 @@ A GGUF file takes the place of a folder: `minivllm serve model.gguf`. Configurat
 and chat template are read from it. A model in several files, as gguf-split names them (`name-00001-of-00003.gguf`), is named by
 the first of them, or by a folder with nothing else; the first has all that is not weights.
 
-In bfloat16 matrices stay packed in memory and are multiplied packed: integer values of 4 or 8 bits with a scale and a least
-value in 16 bits for each group. Projections that are multiplied together take the larger form of theirs. In other number types
-and with `--quantization` they are unpacked, to exactly what the `gguf` package makes of them.
-The last column is the error of what is kept packed: root mean square against that package's weights, relative
-to them; rounding to bfloat16 makes 2e-03.
+In bfloat16, and on a GPU in any type, matrices stay packed in memory and are multiplied packed: integer values of 4 or 8 bits
+with a scale and a least value in 16 bits for each group. Projections that are multiplied together take the larger form of
+theirs. Otherwise, and with `--quantization`, they are unpacked, to exactly what the `gguf` package makes of them. The last
+column is the error of what is kept packed: root mean square against that package's weights, relative to them; rounding to
+bfloat16 makes 2e-03.
 
 | type | kept as | error |
 |---|---|---|

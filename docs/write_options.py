@@ -20,6 +20,7 @@ ENVIRONMENT = """
 | variable | meaning |
 |---|---|
 | `MINIVLLM_API_KEY` | keys that clients must send, separated by commas; `--api-key` comes before it |
+| `MINIVLLM_ADMIN_API_KEY` | the same for the requests of everyone; `--admin-api-key` comes before it |
 | `MINIVLLM_CPU_THREADS` | default of `--cpu-threads` |
 | `MINIVLLM_LOGGING_LEVEL` | DEBUG, INFO (default), WARNING, ERROR, CRITICAL or OFF |
 | `MINIVLLM_NO_EXT` | `1` while installing: do not compile the CPU kernels; later: do not use them |
