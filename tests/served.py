@@ -6,6 +6,7 @@ import threading
 import time
 from typing import Any
 
+import openai
 import uvicorn
 from fakes import Client, FakeEngine
 
@@ -24,6 +25,9 @@ class Served:
         self._thread.start()
         while not self.server.started:
             time.sleep(0.01)
+
+    def openai(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0)
 
     def stop(self) -> None:
         self.server.should_exit = True

@@ -13,7 +13,7 @@ from model.families import FAMILIES
 
 from minivllm.config.engine_args import EngineArgs
 from minivllm.messages.sampling_params import SamplingParams
-from minivllm.messages.step import NewSlot, ScheduledSlot, SlotResult, StepPlan
+from minivllm.messages.step import NewSlot, ScheduledSlot, SlotResult, StepPlan, TokenLogprobs
 from minivllm.worker.worker import Worker
 
 BLOCK = 4
@@ -64,6 +64,20 @@ class Runner:
             assert one.error is None
             self.sequences[one.slot] += one.token_ids
             self.results[one.slot].append(one)
+
+    def score(self, prompt: list[int]) -> torch.Tensor:
+        """fp32 [tokens - 1, vocab_size]: logprobs of what may follow each token, from one step in slot 0; it samples, too."""
+        params = SamplingParams(temperature=0.0, prompt_logprobs=-1)
+        self.step({0: len(prompt)}, [self.new(0, prompt, list(range(-(-len(prompt) // BLOCK))), params)])
+        return as_rows(self.results[0][0].prompt_logprobs or [])
+
+
+def as_rows(entries: list[TokenLogprobs]) -> torch.Tensor:
+    """Logprobs of the whole vocabulary: fp32 [entries, vocab_size]."""
+    rows = torch.empty(len(entries), len(entries[0].token_ids) - 1)
+    for row, entry in zip(rows, entries, strict=True):
+        row[torch.tensor(entry.token_ids[1:])] = torch.tensor(entry.logprobs[1:])
+    return rows
 
 
 def save(name: str, folder: Path, changed: dict[str, Any] | None = None, **how: Any) -> Checkpoint:

@@ -4,6 +4,7 @@ import random
 
 import pytest
 import torch
+from model.conftest import as_rows
 from model.families import FAMILIES
 
 from minivllm.messages.sampling_params import SamplingParams
@@ -18,14 +19,6 @@ def prompt_of(length: int, seed: int) -> list[int]:
     return [rng.randrange(3, 160) for _ in range(length)]
 
 
-def as_rows(entries, vocab_size: int) -> torch.Tensor:
-    """Whole-vocabulary logprobs [entries, vocab_size]."""
-    rows = torch.empty(len(entries), vocab_size)
-    for row, entry in zip(rows, entries, strict=True):
-        row[torch.tensor(entry.token_ids[1:])] = torch.tensor(entry.logprobs[1:])
-    return rows
-
-
 def check(checkpoint, runner, slot: int, prompt: list[int]) -> None:
     """Tokens of the slot are transformers' greedy ones, and so is the distribution at every position that was asked for."""
     tokens = runner.sequences[slot]
@@ -35,7 +28,7 @@ def check(checkpoint, runner, slot: int, prompt: list[int]) -> None:
     entries = [e for r in runner.results[slot] for e in r.logprobs or []]
     assert [e.token_ids[0] for e in prompt_entries] == (prompt[1:] if prompt_entries else [])
     assert [e.token_ids[0] for e in entries] == tokens[len(prompt) :]
-    ours = as_rows(prompt_entries + entries, expected.shape[1])
+    ours = as_rows(prompt_entries + entries)
     torch.testing.assert_close(ours, expected[len(tokens) - 1 - len(ours) : -1], atol=2e-4, rtol=0)
     assert all(e.rank == 1 for e in entries)
 
@@ -70,9 +63,7 @@ def test_dynamic_scaling_is_that_of_the_longest_sequence(saved, make_runner):
     checkpoint = saved("dynamic")
     runner = make_runner(checkpoint.folder, max_model_len=100)  # 64 without scaling
     prompt = prompt_of(100, 6)
-    runner.step({0: 100}, [runner.new(0, prompt, list(range(25)), GREEDY)])
-    ours = as_rows(runner.results[0][0].prompt_logprobs, 160)
-    torch.testing.assert_close(ours, checkpoint.logprobs(prompt)[:99], atol=2e-4, rtol=0)
+    torch.testing.assert_close(runner.score(prompt), checkpoint.logprobs(prompt)[:99], atol=2e-4, rtol=0)
 
 
 def test_a_slot_that_is_used_again_remembers_nothing(saved, make_runner):
@@ -108,13 +99,11 @@ def test_half_precision_stays_close(dtype, make_checkpoint, make_runner):
     checkpoint = make_checkpoint("llama-tied")
     runner = make_runner(checkpoint.folder, dtype=dtype)
     prompt = prompt_of(20, 4)
-    runner.step({0: 20}, [runner.new(0, prompt, list(range(10)), GREEDY)])
-    entries = runner.results[0][0].prompt_logprobs
+    ours = runner.score(prompt)
     half = checkpoint.reference.to(getattr(torch, dtype))
     with torch.inference_mode():
         theirs = half(torch.tensor([prompt])).logits[0].float().log_softmax(-1)
     exact = checkpoint.reference.float()(torch.tensor([prompt])).logits[0].log_softmax(-1)
-    ours = as_rows(entries, 160)
     # No further from the exact values than transformers in the same type is, give or take.
     assert (ours - exact[:19]).abs().mean() < 1.5 * (theirs[:19] - exact[:19]).abs().mean() + 1e-3
 
@@ -123,7 +112,5 @@ def test_bfloat16_cache_under_a_float32_model(saved, make_runner):
     checkpoint = saved("llama2")
     runner = make_runner(checkpoint.folder, kv_cache_dtype="bfloat16")
     prompt = prompt_of(20, 5)
-    runner.step({0: 20}, [runner.new(0, prompt, list(range(10)), GREEDY)])
-    ours = as_rows(runner.results[0][0].prompt_logprobs, 160)
-    difference = (ours - checkpoint.logprobs(prompt)[:19]).abs().mean()
+    difference = (runner.score(prompt) - checkpoint.logprobs(prompt)[:19]).abs().mean()
     assert 0 < difference < 0.05

@@ -85,4 +85,4 @@ def test_peak(form: str, tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     peak, kept = map(int, done.stdout.split())
     print(f"{form}: weights {weights / 1e6:.0f} MB, kept {kept / 1e6:.0f} MB, peak {peak / 1e6:.0f} MB")
-    assert kept < peak < weights + SHARD
+    assert 0.9 * weights < kept and peak < weights + SHARD

@@ -11,7 +11,7 @@ from distributed.ranks import together
 from model.conftest import BLOCK, Checkpoint, Runner
 from model.quantization.test_checkpoints import error, schemes, tiny, write
 from model.quantization.writers import GPTQ
-from model.test_families import GREEDY, SHORT, as_rows, check, prompt_of
+from model.test_families import GREEDY, SHORT, check, prompt_of
 from model.tiny_configs import tiny_model
 from safetensors.torch import load_file, save_file
 
@@ -79,9 +79,7 @@ def test_int8_weights_are_those_of_our_families(saved, make_runner):
     checkpoint, prompt = saved("llama-tied"), prompt_of(20, 4)
     found = []
     for options in ({}, {"quantization": "int8"}, {"quantization": "int8", "model_impl": "transformers"}):
-        runner = make_runner(checkpoint.folder, **options)
-        runner.step({0: 20}, [runner.new(0, prompt, list(range(10)), GREEDY)])
-        found.append(as_rows(runner.results[0][0].prompt_logprobs, 160))
+        found.append(make_runner(checkpoint.folder, **options).score(prompt))
     exact, ours, theirs = found
     assert (theirs - ours).abs().max() < 0.1 * (ours - exact).abs().max()
 
@@ -98,12 +96,10 @@ def test_bfloat16_stays_close(tmp_path, make_runner):
     checkpoint = save("arcee", tmp_path)
     prompt = prompt_of(20, 4)
     runner = make_runner(checkpoint.folder, dtype="bfloat16")
-    runner.step({0: 20}, [runner.new(0, prompt, list(range(10)), GREEDY)])
     exact = checkpoint.logprobs(prompt)[:19]
     with torch.inference_mode():
         theirs = checkpoint.reference.bfloat16()(torch.tensor([prompt])).logits[0].float().log_softmax(-1)[:19]
-    ours = as_rows(runner.results[0][0].prompt_logprobs, 160)
-    assert (ours - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean() + 1e-3
+    assert (runner.score(prompt) - exact).abs().mean() < 1.5 * (theirs - exact).abs().mean() + 1e-3
 
 
 def test_engine_with_a_cache_that_is_too_small(tmp_path, smollm2):

@@ -39,7 +39,7 @@ def slow() -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def sdk(served) -> Iterator[openai.OpenAI]:
-    with openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0) as client:
+    with served.openai() as client:
         yield client
 
 

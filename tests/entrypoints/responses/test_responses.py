@@ -26,7 +26,7 @@ CALL = ["<think>", "hm", "</think>", "Sure", ".", '<tool_call>{"name": "add", "a
 
 
 def sdk(served: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+    return served.openai()
 
 
 def thinking_engine(script: list[str]) -> FakeEngine:

@@ -20,7 +20,7 @@ SLOW = 0.05  # seconds a token
 
 
 def sdk(served: Served) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+    return served.openai()
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import torch
 import transformers
 from model.conftest import Checkpoint, Runner
 from model.families import COMMON
-from model.quantization.test_int8 import PROMPT, SCORED
+from model.quantization.test_int8 import PROMPT
 from model.quantization.writers import AWQ, GPTQ, BitsAndBytes, Compressed, Float8
 from safetensors.torch import load_file, save_file
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -97,12 +97,7 @@ def tiny(config_class: str = "LlamaConfig", **values: Any) -> transformers.PreTr
 
 def error(runner: Runner, checkpoint: Checkpoint) -> float:
     """Mean difference of logprobs."""
-    runner.step({0: len(PROMPT)}, [runner.new(0, PROMPT, list(range(8)), SCORED)])
-    expected = checkpoint.logprobs(PROMPT)[:-1]
-    ours = torch.empty_like(expected)
-    for row, entry in zip(ours, runner.results[0][0].prompt_logprobs, strict=True):
-        row[torch.tensor(entry.token_ids[1:])] = torch.tensor(entry.logprobs[1:])
-    return (ours - expected).abs().mean().item()
+    return (runner.score(PROMPT) - checkpoint.logprobs(PROMPT)[:-1]).abs().mean().item()
 
 
 def schemes(runner: Runner) -> set[str]:

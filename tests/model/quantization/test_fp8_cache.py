@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from model.quantization.test_int8 import PROMPT, SCORED
+from model.quantization.test_int8 import PROMPT
 from safetensors.torch import load_file, save_file
 
 from minivllm.config.engine_args import EngineArgs
@@ -12,21 +12,12 @@ from minivllm.errors import ConfigError
 from minivllm.worker.devices.cuda import CudaDevice
 
 
-def logprobs(runner):
-    runner.step({0: len(PROMPT)}, [runner.new(0, PROMPT, list(range(8)), SCORED)])
-    entries = runner.results[0][0].prompt_logprobs
-    ours = torch.empty(len(entries), len(entries[0].token_ids) - 1)
-    for row, entry in zip(ours, entries, strict=True):
-        row[torch.tensor(entry.token_ids[1:])] = torch.tensor(entry.logprobs[1:])
-    return ours
-
-
 @pytest.mark.parametrize("family", ["llama-tied", "gemma2"])
 def test_logprobs_stay_close(family, saved, make_runner):
     checkpoint = saved(family)
     runner = make_runner(checkpoint.folder, kv_cache_dtype="fp8")
     assert runner.worker._pool.layers[0].dtype == torch.float8_e4m3fn
-    error = (logprobs(runner) - checkpoint.logprobs(PROMPT)[:-1]).abs().mean().item()
+    error = (runner.score(PROMPT) - checkpoint.logprobs(PROMPT)[:-1]).abs().mean().item()
     print(f"{family}: mean |d logprob| {error:.5f}")
     assert 0 < error < 0.15
 
@@ -46,17 +37,16 @@ def test_scales_of_the_checkpoint(names, saved, make_runner, tmp_path):
         tensors[f"model.layers.{layer}.self_attn.{name}"] = torch.full([1] if index % 2 else [], scales[kind])
     save_file(tensors, folder / "model.safetensors")
     runner = make_runner(folder, kv_cache_dtype="fp8")
-    logprobs(runner)
+    runner.score(PROMPT)
     keys, values = runner.worker._pool.layers[0][:, 0].float()
     assert not values.any()
     assert keys.any() == (names != ("kv_scale",))
     if keys.any():
         plain = make_runner(saved("llama2").folder, kv_cache_dtype="fp8")
-        logprobs(plain)
+        plain.score(PROMPT)
         ratio = keys.abs().mean() / plain.worker._pool.layers[0][0, 0].float().abs().mean()
         assert 49 < ratio < 51
-    unscaled = make_runner(folder)
-    assert torch.equal(logprobs(unscaled), logprobs(make_runner(saved("llama2").folder)))
+    assert torch.equal(make_runner(folder).score(PROMPT), make_runner(saved("llama2").folder).score(PROMPT))
 
 
 def test_refusals(saved, load_worker, monkeypatch):

@@ -1,12 +1,12 @@
 """int8 weights: tiny models against transformers on the same rounded weights, and what they cost the demo model."""
 
+import functools
 import gc
 from pathlib import Path
 
 import pytest
 import torch
 from model.families import FAMILIES
-from model.test_families import as_rows
 
 from minivllm import LLM, SamplingParams
 from minivllm.errors import ConfigError
@@ -17,7 +17,6 @@ from minivllm.model.quantization.int8 import Int8
 from minivllm.worker.devices.base import Memory
 
 PROMPT = [5, 9, 77, 120, 33, 8, 150, 3, 64, 17]
-SCORED = SamplingParams(temperature=0.0, prompt_logprobs=-1)
 TEXT = Path(__file__).with_name("public_domain.txt")
 
 
@@ -37,11 +36,7 @@ def test_equal_to_the_rounded_weights(family, make_checkpoint, make_runner):
     round_weights(checkpoint.reference)
     expected = checkpoint.logprobs(PROMPT)[:-1]
     runner = make_runner(checkpoint.folder, quantization="int8")
-    runner.step({0: len(PROMPT)}, [runner.new(0, PROMPT, list(range(8)), SCORED)])
-    ours = torch.empty_like(expected)
-    for row, entry in zip(ours, runner.results[0][0].prompt_logprobs, strict=True):
-        row[torch.tensor(entry.token_ids[1:])] = torch.tensor(entry.logprobs[1:])
-    error = (ours - expected).abs().mean()
+    error = (runner.score(PROMPT) - expected).abs().mean()
     assert error < 2e-3 and error < (before - expected).abs().mean() / 10
 
 
@@ -49,10 +44,9 @@ def test_equal_to_the_rounded_weights(family, make_checkpoint, make_runner):
 def test_moves_every_family_a_little(family, saved, make_runner):
     checkpoint = saved(family)
     runner = make_runner(checkpoint.folder, quantization="int8", max_model_len=64)
-    runner.step({0: len(PROMPT)}, [runner.new(0, PROMPT, list(range(8)), SCORED)])
     expected = checkpoint.logprobs(PROMPT)[:-1]
     # By the median: where a router chooses another expert, a position moves more.
-    moved = (as_rows(runner.results[0][0].prompt_logprobs, expected.shape[1]) - expected).abs().mean(1)
+    moved = (runner.score(PROMPT) - expected).abs().mean(1)
     assert 0 < moved.median() < 0.1 * (expected - expected.mean(0)).abs().mean()
     assert any(isinstance(layer, Matrix) and isinstance(layer.scheme, Int8) for _, layer in runner.worker._runner._model.walk())
 
@@ -87,8 +81,10 @@ def test_room_is_needed_for_the_small_weights_only(make_checkpoint, load_worker,
         load_worker(folder)
 
 
-def token_logprobs(folder: Path, **options) -> tuple[torch.Tensor, str]:
-    llm = LLM(str(folder), max_model_len=2048, max_num_seqs=2, **options)
+@functools.cache
+def token_logprobs(folder: Path, **options: str) -> tuple[torch.Tensor, str]:
+    """Of the text, in bfloat16; and what a prompt is continued with."""
+    llm = LLM(str(folder), dtype="bfloat16", max_model_len=2048, max_num_seqs=2, **options)
     scored, greedy = llm.generate(
         [TEXT.read_text(), "The capital of France is"],
         [SamplingParams(max_tokens=1, temperature=0.0, prompt_logprobs=0), SamplingParams(max_tokens=8, temperature=0.0)],
@@ -104,8 +100,8 @@ def token_logprobs(folder: Path, **options) -> tuple[torch.Tensor, str]:
 
 @pytest.mark.skipif(extension_error() is not None, reason="minutes of work for the reference kernels")
 def test_what_it_costs_the_demo_model(smollm2):
-    plain, _ = token_logprobs(smollm2, dtype="bfloat16")
-    small, text = token_logprobs(smollm2, dtype="bfloat16", quantization="int8")
+    plain, _ = token_logprobs(smollm2)
+    small, text = token_logprobs(smollm2, quantization="int8")
     assert len(plain) > 1700 and text.startswith(" Paris")
     difference = small - plain
     increase = (-difference.mean()).exp().item()

@@ -75,8 +75,8 @@ def test_names_are_the_choices_of_the_options():
 @pytest.mark.skipif(extension_error() is not None, reason="minutes of work for the reference kernels")
 @pytest.mark.parametrize(("name", "most"), [("fp8", 1.06), ("bitsandbytes", 1.3)])
 def test_what_it_costs_the_demo_model(name, most, smollm2):
-    plain, _ = token_logprobs(smollm2, dtype="bfloat16")
-    small, text = token_logprobs(smollm2, dtype="bfloat16", quantization=name)
+    plain, _ = token_logprobs(smollm2)
+    small, text = token_logprobs(smollm2, quantization=name)
     increase, moved = (plain - small).mean().exp().item(), (plain - small).abs().mean().item()
     print(f"{name}: perplexity {(-small.mean()).exp():.3f}, times {increase:.4f}; mean |d logprob| {moved:.4f}")
     assert increase < most and text.startswith(" Paris")
