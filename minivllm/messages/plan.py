@@ -5,8 +5,8 @@ from msgspec import Struct
 from minivllm.messages.kv_spec import KVSpec
 
 # As measured with the engine, see docs/performance.md.
-_CONTEXT_SHARE = 0.8  # keys and values are read at so much of the rate of weights
-_WHOLE_STEP = 1.1  # times what matrices and contexts take
+_CONTEXT_SHARE = 0.8  # keys and values are read at so much of that rate
+_WHOLE_STEP = 1.15  # times what matrices and contexts take
 
 
 class WorkerPlan(Struct, frozen=True, tag=True):
@@ -18,6 +18,7 @@ class WorkerPlan(Struct, frozen=True, tag=True):
     kv_spec: KVSpec
     kv_bytes: int  # for the KV cache, once the weights are loaded
     rates: list[tuple[int, float]]  # bytes of weights a second that are multiplied with so many rows, as measured
+    read_rate: float  # bytes a second that are merely read
 
     def read_bytes(self, batch: int) -> float:
         """Of the weights, by a step with so many tokens: of what each reads a share (experts), the others read other shares."""
@@ -55,6 +56,6 @@ class Plan(Struct, frozen=True):
     def decode_rate(self, context: int, batch: int = 1) -> float:
         """Tokens a second of so many requests behind so many tokens each, to be expected by what was measured."""
         worker, each = self.worker, max(1, batch // self.num_stages)
-        kv_bytes, (_, read_rate) = each * context * self.kv_bytes_per_token, worker.rates[0]
-        seconds = worker.weight_seconds(each) + kv_bytes / (read_rate * _CONTEXT_SHARE)
+        kv_bytes = each * context * self.kv_bytes_per_token
+        seconds = worker.weight_seconds(each) + kv_bytes / (worker.read_rate * _CONTEXT_SHARE)
         return min(1, batch / self.num_stages) * each / (seconds * _WHOLE_STEP)

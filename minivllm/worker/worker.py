@@ -144,13 +144,15 @@ class Worker:
         config, name, ops = self._config, self._device.torch_name, self._make_ops()
         model, free = outline(config, ops, self._dtype, name), self._device.memory().free
         read = sum(int(share * size) for share, size in model.read.items())
+        rates, read_rate = multiplying_rates(model.matrices, ops, name, read, free)
         return WorkerPlan(
             weight_bytes=model.kept_bytes,
             read=list(model.read.items()),
             free_bytes=free,
             kv_spec=self._make_pool(ops, config.spec).spec(config.spec.sliding_window),
             kv_bytes=available_kv_bytes(config.cache, self._device, self._num_local, lambda: None, to_load=model.kept_bytes),
-            rates=multiplying_rates(model.matrices, ops, name, read, free),
+            rates=rates,
+            read_rate=read_rate,
         )
 
     def allocate_kv(self, num_blocks: int) -> None:

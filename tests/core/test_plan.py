@@ -74,11 +74,11 @@ def test_experts_and_embeddings_are_read_in_part(tmp_path: Path) -> None:
 
 def test_expected_rates() -> None:
     rates = [(1, 1e6), (8, 1e6), (32, 0.5e6), (128, 0.125e6)]
-    worker = WorkerPlan(0, [(1.0, 8000), (0.0, 500)], 0, KVSpec(16, 160), 0, rates)
+    worker = WorkerPlan(0, [(1.0, 8000), (0.0, 500)], 0, KVSpec(16, 160), 0, rates, read_rate=2e6)
     assert [worker.weight_seconds(batch) for batch in (1, 4, 20, 32, 256)] == pytest.approx([8e-3, 8e-3, 12e-3, 16e-3, 128e-3])
     plan = Plan(worker, num_stages=1, num_blocks=100, block_size=16, max_model_len=200)
     weights, contexts = 1 / plan.decode_rate(0), 1 / plan.decode_rate(1000) - 1 / plan.decode_rate(0)
-    assert weights / 8e-3 == pytest.approx(1.1) and contexts / weights == pytest.approx(10 * 1000 / 8000 / 0.8)
+    assert weights / 8e-3 == pytest.approx(1.15) and contexts / weights == pytest.approx(10 * 1000 / 2 / 8000 / 0.8)
     assert plan.decode_rate(1000, batch=20) == pytest.approx(20 / (weights * 1.5 + contexts * 20))
     staged = msgspec.structs.replace(plan, num_stages=2)
     assert staged.decode_rate(0) == plan.decode_rate(0) / 2 and staged.decode_rate(0, batch=64) == plan.decode_rate(0, batch=32)
