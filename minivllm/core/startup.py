@@ -32,7 +32,7 @@ def build_core(config: EngineConfig, progress: bool = False) -> tuple[EngineCore
         executor.call_all("warm_up")
         core = EngineCore(config, executor, num_blocks, _measure_costs(config, executor, num_blocks))
     except BaseException:
-        executor.shutdown()
+        executor.abandon()
         raise
     block_size = config.cache.block_size
     max_model_len = core.scheduler.max_model_len

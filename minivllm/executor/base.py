@@ -33,3 +33,7 @@ class Executor(ABC):
     @abstractmethod
     def shutdown(self) -> None:
         """End the workers and free what they hold. May be called twice."""
+
+    def abandon(self) -> None:
+        """The same, where something has failed."""
+        self.shutdown()

@@ -85,6 +85,10 @@ class MultiprocExecutor(Executor):
         self._workers.close()
         self._fail_steps(self._error)
 
+    def abandon(self) -> None:
+        self._nodes.close()
+        self.shutdown()
+
     @property
     def descriptors(self) -> Sequence[int]:
         return [connection.fileno() for connection in (*self._workers.replies, *self._nodes.names)]
