@@ -70,44 +70,54 @@ def probe() -> tuple[float, float]:
 
 
 def linear_lines() -> Iterator[Line]:
-    return _lines_of("linear", ops_for("cpu").gemm, 2)
+    gemm = ops_for("cpu").gemm
+    return _lines_of("linear", gemm, 2, lambda n, k: gemm.pack(torch.randn(n, k).to(BFLOAT16)))
 
 
 def int8_lines() -> Iterator[Line]:
-    """Beside them, torch's own op multiplies bf16 weights."""
-    return _lines_of("linear int8", ops_for("cpu").gemm_int8, 1)
+    gemm = ops_for("cpu").gemm_int8
+    return _lines_of("linear int8", gemm, 1, lambda n, k: gemm.pack(torch.randn(n, k).to(BFLOAT16)))
 
 
-def _lines_of(title: str, gemm: ModuleType, weight_bytes: int) -> Iterator[Line]:
-    for name, (k, n) in LINEARS.items():
-        weights = [torch.randn(n, k).to(BFLOAT16) for _ in range(max(2, int(COLD_BYTES / (weight_bytes * k * n))))]
-        packed = [gemm.pack(weight) for weight in weights]
-        for m in BATCHES:
-            if name == "head" and m > 64:
-                continue
-            x = torch.randn(m, k).to(BFLOAT16)
-            own = [lambda x=x, w=w: gemm.linear(x, w) for w in packed]
-            plain = [lambda x=x, w=w: F.linear(x, w) for w in weights]
-            num_bytes = weight_bytes * k * n + 2 * m * (k + n)
-            yield Line(f"{title} {name} {k}x{n} M={m}", own, plain, num_bytes, 2 * m * k * n)
+def float32_lines() -> Iterator[Line]:
+    gemm = ops_for("cpu").gemm
+    return _lines_of("linear fp32", gemm, 4, lambda n, k: gemm.pack(torch.randn(n, k)), torch.float32)
 
 
 def grouped_lines() -> Iterator[Line]:
-    """Beside them, torch's own op multiplies bf16 weights."""
+    return _grouped_lines("4-bit", 4)
+
+
+def codes_lines() -> Iterator[Line]:
+    for title, bits, codes in (("8-bit", 8, None), ("nf4", 4, "nf4"), ("e4m3", 8, "e4m3")):
+        yield from _grouped_lines(title, bits, codes)
+
+
+def _grouped_lines(title: str, bits: int, codes: str | None = None) -> Iterator[Line]:
     gemm = ops_for("cpu").gemm_grouped
-    for name, (k, n) in LINEARS.items():
-        copies = max(2, int(COLD_BYTES / (k * n * 5 // 8)))
-        values = torch.randint(0, 256, (n, k // 2), dtype=torch.uint8)
+
+    def make(n: int, k: int) -> object:
         scales = torch.rand(n, k // 32).half() * 0.01
-        packed = [gemm.pack(values, scales, scales * -8, 4) for _ in range(copies)]
-        weights = [torch.randn(n, k).to(BFLOAT16) for _ in range(max(2, int(COLD_BYTES / (2 * k * n))))]
+        return gemm.pack(torch.randint(0, 256, (n, k * bits // 8), dtype=torch.uint8), scales, scales * -8, bits, codes)
+
+    return _lines_of(f"linear {title}", gemm, (bits + 1) / 8, make)
+
+
+def _lines_of(
+    title: str, gemm: ModuleType, weight_bytes: float, make: Callable[[int, int], object], dtype: torch.dtype = BFLOAT16
+) -> Iterator[Line]:
+    """Beside them, torch's own op multiplies weights in the type of x."""
+    for name, (k, n) in LINEARS.items():
+        packed = [make(n, k) for _ in range(max(2, int(COLD_BYTES / (weight_bytes * k * n))))]
+        weights = [torch.randn(n, k).to(dtype) for _ in range(max(2, int(COLD_BYTES / (dtype.itemsize * k * n))))]
         for m in BATCHES:
             if name == "head" and m > 64:
                 continue
-            x = torch.randn(m, k).to(BFLOAT16)
+            x = torch.randn(m, k).to(dtype)
             own = [lambda x=x, w=w: gemm.linear(x, w) for w in packed]
             plain = [lambda x=x, w=w: F.linear(x, w) for w in weights]
-            yield Line(f"linear 4-bit {name} {k}x{n} M={m}", own, plain, k * n * 5 // 8 + 2 * m * (k + n), 2 * m * k * n)
+            num_bytes = weight_bytes * k * n + dtype.itemsize * m * (k + n)
+            yield Line(f"{title} {name} {k}x{n} M={m}", own, plain, num_bytes, 2 * m * k * n)
 
 
 def attention_lines() -> Iterator[Line]:
@@ -159,7 +169,15 @@ def row_lines() -> Iterator[Line]:
             yield Line(f"{name} {tokens} tokens", [make(ops)], [make(plain)], size, 0)
 
 
-LINES = {"linear": linear_lines, "int8": int8_lines, "grouped": grouped_lines, "attention": attention_lines, "rows": row_lines}
+LINES = {
+    "linear": linear_lines,
+    "float32": float32_lines,
+    "int8": int8_lines,
+    "grouped": grouped_lines,
+    "codes": codes_lines,
+    "attention": attention_lines,
+    "rows": row_lines,
+}
 
 
 def main() -> None:
