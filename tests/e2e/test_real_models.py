@@ -49,7 +49,9 @@ def test_greedy_text_of_a_gguf_file(name, real_model, launch):
 
 
 def unpacked(path: Path) -> transformers.PreTrainedModel:
-    config = transformers.AutoConfig.from_pretrained(path.parent, gguf_file=path.name)
+    folder = path.with_suffix("")  # of the same model; else transformers reads the whole vocabulary of the file, slowly
+    where = {} if folder.is_dir() else {"gguf_file": path.name}
+    config = transformers.AutoConfig.from_pretrained(path.parent if where else folder, **where)
     source = GGUFSource(path, EngineArgs(str(path)).resolve().spec, torch.float32)
     config.tie_word_embeddings = "lm_head.weight" not in source.shapes()
     with no_init_weights():
