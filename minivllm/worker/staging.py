@@ -7,7 +7,9 @@ import torch
 from torch import Tensor
 
 _ALIGNMENT = 64  # bytes; kernels are compiled for addresses that are multiples of 16
-_BUFFERS = 4  # some may still be read while the next is written
+# A copy waits in line behind the step before it, and a step has up to five: with fewer buffers, the host would have to wait for
+# the end of a step to plan the next but one.
+_BUFFERS = 12
 
 
 class Staging:

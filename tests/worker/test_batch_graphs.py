@@ -15,7 +15,7 @@ from minivllm.worker.batch_graphs import batch_sizes
 from minivllm.worker.devices import DEVICES
 from minivllm.worker.devices.base import Captured
 from minivllm.worker.devices.cpu import CpuDevice
-from minivllm.worker.staging import Staging
+from minivllm.worker.staging import _BUFFERS, Staging
 from minivllm.worker.worker import Worker
 
 CONFIG = {
@@ -133,12 +133,12 @@ def test_staging_waits_before_it_writes_over_what_is_being_read() -> None:
 
     sent: list[list[Tensor]] = []
     staging = Staging(allocate, send)
-    for number in range(6):
+    for number in range(_BUFFERS + 2):
         arrays = [
             torch.arange(n, dtype=dtype).numpy() + number for n, dtype in ((3, torch.int64), (0, torch.int32), (6, torch.int32))
         ]
         sent.append(staging.send([arrays[0], arrays[1], arrays[2].reshape(2, 3)]))
-    assert waits == [0, 1] and len(made) == 4
+    assert waits == [0, 1] and len(made) == _BUFFERS
     for number, (ids, empty, table) in enumerate(sent):
         assert ids.tolist() == [number, number + 1, number + 2] and empty.shape == (0,)
         assert table.tolist() == [[number, number + 1, number + 2], [number + 3, number + 4, number + 5]]

@@ -27,7 +27,8 @@ class CudaDevice(Device):
         self._index = index
         self._count = count
         self._pool: Any = None  # memory that all graphs share
-        self._staging = Staging(lambda size: torch.empty(size, dtype=torch.uint8, pin_memory=True), _send)
+        self._stream: Any = None  # on which they are captured: one for all, since cuBLAS keeps memory for each stream it sees
+        self._staging = Staging(lambda size: torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True), _send)
 
     def set_up(self) -> None:
         if not torch.cuda.is_available():
@@ -65,7 +66,9 @@ class CudaDevice(Device):
         return self._staging.send(arrays)
 
     def fetch(self, tensors: Sequence[Tensor]) -> Callable[[], list[Tensor]]:
-        copies = [torch.empty(t.shape, dtype=t.dtype, pin_memory=True).copy_(t, non_blocking=True) for t in tensors]
+        copies = [torch.empty(t.shape, dtype=t.dtype, device="cpu", pin_memory=True) for t in tensors]
+        for copy, tensor in zip(copies, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
         event = torch.cuda.Event()
         event.record()
 
@@ -76,14 +79,15 @@ class CudaDevice(Device):
         return wait
 
     def capture(self, function: Callable[[], Tensor]) -> Captured:
-        """Run once on a stream of its own, which compiles what there is to compile, then record."""
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        """Run once, which compiles what there is to compile, then record. What other threads do meanwhile does not matter."""
+        if self._stream is None:
+            self._stream = torch.cuda.Stream()
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
             function()
-        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             result = function()
         self._pool = graph.pool()
         return Captured(graph.replay, result)
