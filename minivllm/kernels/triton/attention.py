@@ -15,6 +15,7 @@ from torch import Tensor
 from minivllm.kernels.reference import attention as reference
 from minivllm.kernels.texts import Texts
 from minivllm.kernels.triton.launch import find_owner, num_processors, power_of_2
+from minivllm.kernels.triton.tiles import MEASURED
 
 _MAX_SPLITS = 32
 _MIN_SPLIT_KEYS = 256  # a shorter part costs more in the reduction than it saves
@@ -391,15 +392,21 @@ def choose_shape(
 ) -> Shape:  # fmt: skip
     """From sizes that the host knows. `wide`: products in fp32, whose tiles are twice as large; extras: options that
     take registers for scores; max_context: in keys."""
-    decode = num_tokens == num_seqs
-    most_rows = 16 if wide else 64 if dim > 128 or extras else 128
+    decode, plain = num_tokens == num_seqs, not (wide or extras)
+    prompt = MEASURED.get(("prompt", power_of_2(dim))) if plain and not decode else None
+    most_rows = prompt[0] if prompt else 16 if wide else 64 if dim > 128 or extras else 128
     rows = power_of_2(group if decode else min(most_rows, -(-num_tokens // max(num_seqs, 1)) * group))
     rows = max(16, power_of_2(group), rows)
     tile = 16 if wide else 32 if dim > 128 or (extras and rows >= 64) or (decode and dim > 64) else 64
     # The page of a key is read before the key: of five stages, keys and values are ahead by two.
     stages = 2 if wide else 3 if rows >= 64 else 5
     warps = 8 if rows >= 64 else 4
-    splits = _choose_splits(3 * processors, num_seqs * num_kv_heads, max_context) if decode else 1
+    if decode and plain:
+        tile, warps, stages = MEASURED.get(("decode", power_of_2(dim), rows), (tile, warps, stages))
+    elif prompt and rows == most_rows:
+        _, tile, warps, stages = prompt
+    (parts,) = MEASURED.get(("parts",), (3,))
+    splits = _choose_splits(parts * processors, num_seqs * num_kv_heads, max_context) if decode else 1
     return Shape(rows, tile, splits, warps, stages)
 
 

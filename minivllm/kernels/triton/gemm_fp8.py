@@ -6,9 +6,12 @@ import triton.language as tl
 from torch import Tensor
 
 from minivllm.kernels.reference.gemm_fp8 import BLOCK, TOP, Fp8Weight, pack, rows
-from minivllm.kernels.triton.launch import LinearShape, launch_linear, power_of_2
+from minivllm.kernels.triton.launch import LinearKind, LinearShape, launch_linear, power_of_2
 
 __all__ = ["Fp8Weight", "is_native", "linear", "pack", "rows"]
+
+_BY_ROW = LinearKind("fp8", BLOCK, 2 * BLOCK, BLOCK)
+_BY_BLOCK = LinearKind("fp8 blocks", BLOCK, BLOCK, BLOCK, 64)  # scales in the loop take registers
 
 
 @triton.jit
@@ -72,13 +75,12 @@ def linear(x: Tensor, weight: Fp8Weight, bias: Tensor | None = None) -> Tensor:
 
     def launch(grid: tuple[int, int], out: Tensor, rows: Tensor, shape: LinearShape) -> None:
         small, scales = _rounded(rows, weight.columns_of_scale, groups)
-        block_k = 256 if groups == 1 and shape.block_m <= 32 else BLOCK
         fp8_kernel[grid](
             out, small, scales, weight.data, weight.scales, out if bias is None else bias, len(rows), n, k, groups,
-            weight.rows_of_scale, shape.block_n, shape.block_m, block_k, bias is not None, **shape.options,
+            weight.rows_of_scale, shape.block_n, shape.block_m, shape.block_k, bias is not None, **shape.options,
         )  # fmt: skip
 
-    return launch_linear(x, n, False, launch, 128 if groups == 1 else 64)  # scales in the loop take registers
+    return launch_linear(x, n, False, _BY_ROW if groups == 1 else _BY_BLOCK, launch)
 
 
 def _rounded(x: Tensor, width: int, groups: int) -> tuple[Tensor, Tensor]:

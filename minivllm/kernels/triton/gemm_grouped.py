@@ -6,9 +6,17 @@ import triton.language as tl
 from torch import Tensor
 
 from minivllm.kernels.reference.gemm_grouped import DTYPES, GroupedWeight, pack, rows
-from minivllm.kernels.triton.launch import LinearShape, launch_linear
+from minivllm.kernels.triton.launch import LinearKind, LinearShape, launch_linear
 
 __all__ = ["DTYPES", "GroupedWeight", "linear", "pack", "rows"]
+
+# By bits, and whether numbers come from a table: its addresses take registers of their own.
+_KINDS = {
+    (4, False): LinearKind("4 bits", 64, 256, 64),
+    (8, False): LinearKind("8 bits", 64, 256, 64),
+    (4, True): LinearKind("4 bits, codes", 64, 256, 64),
+    (8, True): LinearKind("8 bits, codes", 64, 128, 64),
+}
 
 
 @triton.jit
@@ -64,13 +72,11 @@ def linear(x: Tensor, weight: GroupedWeight, bias: Tensor | None = None) -> Tens
     x = x if weight.order is None else x.index_select(-1, weight.order)
 
     def launch(grid: tuple[int, int], out: Tensor, rows: Tensor, shape: LinearShape) -> None:
-        # Addresses in the table take registers of their own.
-        columns = 64 if shape.wide or shape.block_m > 32 else 128 if weight.bits == 8 and weight.table is not None else 256
-        groups = columns // group
         grouped_kernel[grid](
             out, rows, weight.values, weight.scales, weight.least, out if bias is None else bias,
             out if weight.table is None else weight.table, rows.shape[0], rows.stride(0), n, k, shape.block_n, shape.block_m,
-            group, groups, weight.bits, weight.table is not None, bias is not None, shape.precision, **shape.options,
+            group, shape.block_k // group, weight.bits, weight.table is not None, bias is not None, shape.precision,
+            **shape.options,
         )  # fmt: skip
 
-    return launch_linear(x, n, x.dtype == torch.float32, launch)
+    return launch_linear(x, n, x.dtype == torch.float32, _KINDS[weight.bits, weight.table is not None], launch)

@@ -10,9 +10,11 @@ import triton.language as tl
 from torch import Tensor
 
 from minivllm.kernels.reference.gemm_int8 import Int8Weight, pack, rows
-from minivllm.kernels.triton.launch import LinearShape, launch_linear
+from minivllm.kernels.triton.launch import LinearKind, LinearShape, launch_linear
 
 __all__ = ["Int8Weight", "linear", "pack", "rows"]
+
+_KIND = LinearKind("int8", 32, 256, 64)
 
 
 @triton.jit(do_not_specialize=["num_rows"])
@@ -48,10 +50,9 @@ def linear(x: Tensor, weight: Int8Weight, bias: Tensor | None = None) -> Tensor:
     n, k = weight.data.shape
 
     def launch(grid: tuple[int, int], out: Tensor, rows: Tensor, shape: LinearShape) -> None:
-        block_k = 32 if shape.wide else 256 if shape.block_m <= 32 else 64
         int8_kernel[grid](
             out, rows, weight.data, weight.scales, out if bias is None else bias, rows.shape[0], rows.stride(0), n, k,
-            shape.block_n, shape.block_m, block_k, bias is not None, shape.precision, **shape.options,
+            shape.block_n, shape.block_m, shape.block_k, bias is not None, shape.precision, **shape.options,
         )  # fmt: skip
 
-    return launch_linear(x, n, x.dtype == torch.float32, launch)
+    return launch_linear(x, n, x.dtype == torch.float32, _KIND, launch)

@@ -9,6 +9,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from minivllm.kernels.triton.tiles import MEASURED
+
 MANY_PROCESSORS = 132  # of an H100 or H200; assumed where there is no GPU to ask
 
 
@@ -39,6 +41,7 @@ def head_strides(x: Tensor) -> tuple[int, int, int]:
 class LinearShape:
     block_m: int  # rows of x
     block_n: int  # rows of the weight
+    block_k: int  # columns of both at a time
     warps: int
     stages: int
     wide: bool  # products in fp32
@@ -53,18 +56,33 @@ class LinearShape:
         return {"num_warps": self.warps, "num_stages": self.stages}
 
 
-def linear_shape(num_rows: int, n: int, wide: bool, device: torch.device, most_rows: int = 128) -> LinearShape:
-    """Tiles for a product with a packed weight of n rows. In fp32 they are twice as large."""
-    block_m = min(32 if wide else most_rows, max(16, power_of_2(num_rows)))
-    if block_m >= 64:
-        return LinearShape(block_m, 128, 8, 3, wide)
-    # What counts is to have the weight read by as many processors as there are.
-    block_n = 64 if n >= 64 * num_processors(device) else 32
-    return LinearShape(block_m, block_n, 4, 2 if wide else 4, wide)
+@dataclass(frozen=True, slots=True)
+class LinearKind:
+    """Products with one kind of packed weight, and how many columns are multiplied at a time:"""
+
+    name: str
+    wide_k: int  # in fp32,
+    few_k: int  # with up to 32 rows of x,
+    much_k: int  # and with more
+    most_rows: int = 128  # of x
+
+    def shape(self, num_rows: int, n: int, wide: bool, device: torch.device) -> LinearShape:
+        """For a weight of n rows. `wide`: in fp32, where tiles are twice as large."""
+        block_m = min(32 if wide else self.most_rows, max(16, power_of_2(num_rows)))
+        many = n >= 64 * num_processors(device)
+        measured = None if wide else MEASURED.get((self.name, block_m, many))
+        if measured is not None:
+            block_n, block_k, warps, stages = measured
+            return LinearShape(block_m, block_n, block_k, warps, stages, wide)
+        if block_m >= 64:
+            return LinearShape(block_m, 128, self.much_k, 8, 3, wide)
+        # What counts is to have the weight read by as many processors as there are.
+        block_n = 64 if many else 32
+        return LinearShape(block_m, block_n, self.wide_k if wide else self.few_k, 4, 2 if wide else 4, wide)
 
 
 def launch_linear(
-    x: Tensor, n: int, wide: bool, launch: Callable[[tuple[int, int], Tensor, Tensor, LinearShape], None], most_rows: int = 128
+    x: Tensor, n: int, wide: bool, kind: LinearKind, launch: Callable[[tuple[int, int], Tensor, Tensor, LinearShape], None]
 ) -> Tensor:
     """[..., n] for x [..., k]. `launch` gets the grid, blocks of rows of x and blocks of the weight's rows; out and x as
     matrices whose rows are dense; and the tiles. It is not called if there is nothing to do."""
@@ -72,7 +90,7 @@ def launch_linear(
     out = torch.empty((rows.shape[0], n), dtype=x.dtype, device=x.device)
     if rows.shape[0]:
         rows = rows if rows.stride(1) == 1 else rows.contiguous()
-        shape = linear_shape(rows.shape[0], n, wide, x.device, most_rows)
+        shape = kind.shape(rows.shape[0], n, wide, x.device)
         launch((triton.cdiv(rows.shape[0], shape.block_m), triton.cdiv(n, shape.block_n)), out, rows, shape)
     return out.view(*x.shape[:-1], n)
 

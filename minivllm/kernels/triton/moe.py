@@ -8,12 +8,13 @@ from torch import Tensor
 from minivllm.kernels.reference import gemm_grouped
 from minivllm.kernels.reference.moe import pack
 from minivllm.kernels.triton.activation import gate_with_limit, silu_and_mul
-from minivllm.kernels.triton.launch import find_owner, linear_shape, power_of_2
+from minivllm.kernels.triton.launch import LinearKind, find_owner, power_of_2
 
 __all__ = ["mix", "pack", "pack_groups", "route"]
 
-_MOST_SORTED = 2048  # pairs that one program sorts by itself; more are left to torch
-_SORT_BLOCK = 32
+_KIND = LinearKind("experts", 32, 128, 64)
+_MOST_SORTED = 32768  # pairs that are sorted by comparing them with each expert; more are left to torch
+_SORT_BLOCK = 1024
 
 
 @triton.jit
@@ -49,23 +50,23 @@ def route_kernel(
 
 
 @triton.jit(do_not_specialize=["num_pairs"])
-def sort_kernel(order_ptr, start_ptr, expert_ptr, num_pairs, EXPERTS: tl.constexpr, BINS: tl.constexpr, BLOCK: tl.constexpr):
-    """One program: pairs of token and expert in the order of the experts, and where in it each expert begins."""
+def sort_kernel(order_ptr, start_ptr, expert_ptr, num_pairs, BLOCK: tl.constexpr):
+    """Grid: experts, and one program more for the pairs whose expert is not here. Where the pairs of token and expert of this
+    one begin in the order of the experts, and which they are. Each program reads all pairs: that takes less time than one that
+    does the work of all."""
+    expert = tl.program_id(0)
     at = tl.arange(0, BLOCK)
-    bins = tl.arange(0, BINS)
-    counts = tl.zeros((BINS,), tl.int32)
+    before = tl.zeros((BLOCK,), tl.int32)
     for begin in range(0, num_pairs, BLOCK):
-        expert = tl.load(expert_ptr + begin + at, mask=begin + at < num_pairs, other=-1)
-        counts += tl.sum((expert[:, None] == bins[None, :]).to(tl.int32), 0)
-    starts = tl.cumsum(counts, 0) - counts
-    tl.store(start_ptr + bins, starts, mask=bins <= EXPERTS)
+        chosen = tl.load(expert_ptr + begin + at, mask=begin + at < num_pairs, other=0x7FFFFFFF)
+        before += (chosen < expert).to(tl.int32)
+    start = tl.sum(before, 0)
+    tl.store(start_ptr + expert, start)
     for begin in range(0, num_pairs, BLOCK):
-        inside = begin + at < num_pairs
-        expert = tl.load(expert_ptr + begin + at, mask=inside, other=-1)
-        mine = (expert[:, None] == bins[None, :]).to(tl.int32)
-        place = tl.sum(mine * (starts[None, :] + tl.cumsum(mine, 0) - 1), 1)
-        tl.store(order_ptr + place, (begin + at).to(tl.int64), mask=inside)
-        starts += tl.sum(mine, 0)
+        chosen = tl.load(expert_ptr + begin + at, mask=begin + at < num_pairs, other=0x7FFFFFFF)
+        mine = (chosen == expert).to(tl.int32)
+        tl.store(order_ptr + start + tl.cumsum(mine, 0) - 1, (begin + at).to(tl.int64), mask=mine != 0)
+        start += tl.sum(mine, 0)
 
 
 def pack_groups(values: Tensor, scales: Tensor, least: Tensor, bits: int, codes: str | None, dtype: torch.dtype) -> Tensor:
@@ -169,8 +170,7 @@ def _sort(experts: Tensor, num_experts: int) -> tuple[Tensor, Tensor]:
         return order, torch.searchsorted(experts[order], torch.arange(num_experts + 1, device=device), out_int32=True)
     order = torch.empty(num_pairs, dtype=torch.int64, device=device)
     starts = torch.empty(num_experts + 1, dtype=torch.int32, device=device)
-    block = min(_SORT_BLOCK, power_of_2(num_pairs))
-    sort_kernel[(1,)](order, starts, experts, num_pairs, num_experts, power_of_2(num_experts + 1), block, num_warps=8)
+    sort_kernel[(num_experts + 1,)](order, starts, experts, num_pairs, _SORT_BLOCK, num_warps=4)
     return order, starts
 
 
@@ -180,10 +180,9 @@ def _launch(
 ) -> None:  # fmt: skip
     num_experts, n, k = weight.shape
     num_pairs = len(order)
-    shape = linear_shape(-(-num_pairs // num_experts), n, x.dtype == torch.float32, x.device)
-    block_k = 32 if shape.wide else 128 if shape.block_m <= 32 else 64
+    shape = _KIND.shape(-(-num_pairs // num_experts), n, x.dtype == torch.float32, x.device)
     expert_kernel[(num_pairs // shape.block_m + num_experts, triton.cdiv(n, shape.block_n))](
         out, x, weight, x if bias is None else bias, shares, starts, order, num_experts, num_pairs,
-        n, k, top, shape.block_m, shape.block_n, block_k, first, bias is not None, shape.precision,
+        n, k, top, shape.block_m, shape.block_n, shape.block_k, first, bias is not None, shape.precision,
         **shape.options,
     )  # fmt: skip
