@@ -3,6 +3,8 @@
 import importlib
 import json
 import sys
+from collections import deque
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import torch
 
 from minivllm.config.engine_args import EngineArgs
 from minivllm.messages.sampling_params import SamplingParams
-from minivllm.messages.step import NewSlot, ScheduledSlot, SlotResult, StepPlan
+from minivllm.messages.step import NewSlot, ScheduledSlot, SlotResult, StepPlan, StepResult
 from minivllm.worker.worker import Worker
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -36,16 +38,11 @@ TINY = {
 }  # fmt: skip
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Scale:
-    """How large the cases are: on a CPU they are small, and try the program itself by Triton's interpreter."""
+    """How large the cases are: small ones try the programs, on a CPU."""
 
     device: str
-
-    def __post_init__(self) -> None:
-        if self.small:
-            sys.path.insert(0, str(Path(__file__).parents[2] / "tests/kernels/triton/interpreted"))
-            importlib.import_module("interpreter").repair()
 
     @property
     def small(self) -> bool:
@@ -53,11 +50,17 @@ class Scale:
 
     @property
     def has_fp8(self) -> bool:
-        """Whether kernels can read floats of 8 bits."""
         return self.small or torch.cuda.get_device_capability() >= (8, 9)
 
     def of(self, large: Any, small: Any) -> Any:
         return small if self.small else large
+
+
+def interpret_if(needed: bool) -> None:
+    """With TRITON_INTERPRET=1, before the first kernel runs."""
+    if needed:
+        sys.path.insert(0, str(Path(__file__).parents[2] / "tests/kernels/triton/interpreted"))
+        importlib.import_module("interpreter").repair()
 
 
 @dataclass(slots=True)
@@ -93,11 +96,23 @@ class Batch:
                     arriving, scheduled, room = [], [], chunk
         return [result for result in results if result.token_ids or result.error]
 
-    def decode(self) -> list[SlotResult]:
-        """One more token of each."""
+    def begin(self) -> Callable[[], StepResult]:
+        """One more token of each; the function waits for it."""
         plan = StepPlan(0, [], [], [ScheduledSlot(s, 1, length, [], True) for s, length in enumerate(self.lengths)])
         self.lengths = [length + 1 for length in self.lengths]
-        return self.worker.execute(plan).results
+        return self.worker.begin(plan)
+
+    def decode(self) -> list[SlotResult]:
+        return self.begin()().results
+
+    def decode_many(self, steps: int, overlapped: bool) -> Iterator[list[SlotResult]]:
+        """overlapped: as the server does it, the next step begins before this one is done."""
+        begun = deque[Callable[[], StepResult]]()
+        most = self.worker.max_in_flight if overlapped else 1
+        for left in range(steps, 0, -1):
+            while len(begun) < min(left, most):
+                begun.append(self.begin())
+            yield begun.popleft()().results
 
     def free(self) -> None:
         self.worker.execute(StepPlan(0, list(range(len(self.lengths))), [], []))
