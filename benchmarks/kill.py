@@ -1,6 +1,6 @@
 """What do clients see when a process of the server is killed, and is anything left of it? kill -9 in mid-stream, many times.
 
-    python benchmarks/kill.py MODEL [--times 20] [--kinds api core worker ray node] [-- --data-parallel-size 2 …]
+    python benchmarks/kill.py MODEL [--times 20] [--kinds api sibling core worker ray node] [-- --data-parallel-size 2 …]
 
 Each time a server with the flags after -- is started (with `--nnodes 2` a second node, too), clients stream from it one
 answer after another, and a process of that kind, drawn at random, is killed. Right is: within 5 s every client has an error
@@ -31,6 +31,7 @@ LIMIT = 5.0  # seconds
 CLIENTS = 4
 # A word on the command line of such a process.
 KINDS = {
+    "sibling": "minivllm.entrypoints.http.api_process",
     "core": "minivllm.core.process",
     "worker": "minivllm.executor.worker_process",
     "ray": "ray::RayWorker",

@@ -1,5 +1,6 @@
 """A `minivllm serve` process for the benchmarks of this folder: start, wait, memory of the whole process tree, stop."""
 
+import asyncio
 import contextlib
 import http.client
 import json
@@ -29,6 +30,19 @@ def post(port: int, path: str, body: dict, timeout: float = 120) -> dict:
         return json.loads(text)
     finally:
         connection.close()
+
+
+async def read_stream(port: int, path: str, body: dict) -> int:
+    """Number of events of one stream; reads as cheaply as it can."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    data = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
+    writer.write(f"{head}Content-Length: {len(data)}\r\n\r\n".encode() + data)
+    count = 0
+    while data := await reader.read(1 << 16):
+        count += data.count(b"data: ")
+    writer.close()
+    return count
 
 
 def tree(root: int) -> list[int]:

@@ -5,7 +5,6 @@ python benchmarks/sse.py [--streams 32] [--chunks 1000] [--path /v1/completions]
 
 import argparse
 import asyncio
-import json
 import multiprocessing
 import socket
 import sys
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import uvicorn
 import uvloop
+from served import read_stream  # of this folder, not of the tests
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
@@ -54,21 +54,6 @@ def serve(pipe: Connection, num_chunks: int) -> None:
     uvloop.run(main())
 
 
-async def read_stream(port: int, path: str) -> int:
-    """Number of events of one stream; reads as cheaply as it can."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    body = json.dumps({"messages": [{"role": "user", "content": "x"}], "prompt": "x", "stream": True, "max_tokens": 10**5})
-    writer.write(
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nConnection: close\r\n"
-        f"Content-Length: {len(body)}\r\n\r\n{body}".encode()
-    )
-    count = 0
-    while data := await reader.read(1 << 16):
-        count += data.count(b"data: ")
-    writer.close()
-    return count
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--streams", type=int, default=32)
@@ -80,8 +65,10 @@ def main() -> None:
     server.start()
     port = ours.recv()
 
+    body = {"messages": [{"role": "user", "content": "x"}], "prompt": "x", "stream": True, "max_tokens": 10**5}
+
     async def round_() -> int:
-        return sum(await asyncio.gather(*(read_stream(port, args.path) for _ in range(args.streams))))
+        return sum(await asyncio.gather(*(read_stream(port, args.path, body) for _ in range(args.streams))))
 
     def cpu_seconds() -> float:
         ours.send(None)

@@ -288,7 +288,7 @@ class Client:
         args = AsyncEngineArgs(model="org/fake", **server)
         self.app = build_app(args.server)
         self.engine = engine
-        init_app_state(engine, self.app.state, args)  # type: ignore[arg-type]
+        init_app_state(engine, self.app.state, args.server)  # type: ignore[arg-type]
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         async def call() -> httpx.Response:

@@ -32,7 +32,7 @@ MAY_IMPORT = {
     "executor": BELOW_ALL | {"ipc", "distributed", "worker"},
     "core": BELOW_ALL | {"ipc", "executor"},
     "engine": BELOW_ALL | {"ipc", "metrics", "text", "core"},
-    "entrypoints": BELOW_ALL | {"metrics", "text", "engine"},
+    "entrypoints": BELOW_ALL | {"ipc", "metrics", "text", "engine"},
     "__init__": {"version", "config", "messages", "engine", "entrypoints"},
     "__main__": {"entrypoints"},
 }

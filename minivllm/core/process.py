@@ -19,18 +19,16 @@ try:
     from minivllm.config.env import logging_level
 except ConfigError:  # of the environment: the parent says it, and once is enough
     sys.exit(1)
+from minivllm.core.clients import Clients, Socket
 from minivllm.core.engine_core import EngineCore
 from minivllm.ipc.child import exit_with_parent, leave_signals_to_parent
 from minivllm.ipc.codec import decode_input, encode
 from minivllm.ipc.frames import read_frame
-from minivllm.ipc.sockets import LINGER_MS, connect
 from minivllm.messages.output import CallReply, EngineDead
 from minivllm.messages.request import AbortRequests, AddRequests, CallMethod
 from minivllm.utils.logging import get_logger, only_warnings, set_level
 
 logger = get_logger(__name__)
-
-Socket = zmq.Socket[bytes]
 
 
 def main(argv: list[str]) -> None:
@@ -38,28 +36,28 @@ def main(argv: list[str]) -> None:
     input_address, output_address = argv
     leave_signals_to_parent()
     set_level(logging_level())
-    context = zmq.Context()
-    outbox = connect(context, zmq.PUSH, output_address)
+    clients = Clients(input_address, output_address)
     try:
-        core = _start(outbox)
-        _serve(core, connect(context, zmq.PULL, input_address), outbox)
+        core = _start(clients)
+        _serve(core, clients.open_inbox(), clients)
     except EOFError:
         pass  # the parent went away before it told us what to do
     except ConfigError as e:
-        outbox.send(encode(EngineDead(e.message, is_config=True)))
+        clients.tell_all(EngineDead(e.message, is_config=True))
     except Exception as e:
         logger.exception("the engine core failed")
-        outbox.send(encode(EngineDead(one_line(e))))
-    context.destroy(linger=LINGER_MS)
+        clients.tell_all(EngineDead(one_line(e)))
+    clients.close()
     os._exit(1)
 
 
-def _start(outbox: Socket) -> EngineCore:
+def _start(clients: Clients) -> EngineCore:
     """Torch is imported while the parent still makes the config, without collecting garbage: that saves 0.2 s of 1.5."""
     gc.disable()
     from minivllm.core.startup import build_core
 
     config = msgspec.msgpack.decode(read_frame(sys.stdin.buffer), type=EngineConfig)
+    clients.expect(config.parallel.num_api_processes)
     first = config.parallel.data_parallel_rank == 0  # of several cores it speaks for all
     if not first:
         only_warnings()
@@ -67,11 +65,11 @@ def _start(outbox: Socket) -> EngineCore:
     core, ready = build_core(config, progress=first and sys.stderr.isatty())
     gc.freeze()  # what is here now stays; later collections need not look at it
     gc.enable()
-    outbox.send(encode(ready))
+    clients.tell_all(ready)
     return core
 
 
-def _serve(core: EngineCore, inbox: Socket, outbox: Socket) -> None:
+def _serve(core: EngineCore, inbox: Socket, clients: Clients) -> None:
     """The loop: sleep while there is nothing to do, else take in what came between two steps."""
     idle = zmq.Poller()
     for source in (inbox, *core.executor.descriptors):
@@ -80,19 +78,21 @@ def _serve(core: EngineCore, inbox: Socket, outbox: Socket) -> None:
         if not core.has_work() and any(source is not inbox for source, _ in idle.poll()):
             core.executor.check_health()
         while inbox.poll(0):
-            _handle(core, inbox.recv(), outbox)
+            _handle(core, inbox.recv(), clients)
         if core.has_work() and (outputs := core.step()) is not None:
-            outbox.send(encode(outputs))
+            clients.deliver(outputs)
 
 
-def _handle(core: EngineCore, data: bytes, outbox: Socket) -> None:
+def _handle(core: EngineCore, data: bytes, clients: Clients) -> None:
     match decode_input(data):
-        case AddRequests(requests):
+        case AddRequests(requests, client):
+            clients.note_added([request.request_id for request in requests], client)
             core.add(requests)
         case AbortRequests(request_ids):
+            clients.note_aborted(request_ids)
             core.abort(request_ids)
-        case CallMethod(call_id, method, args):
-            outbox.send(_reply(core, call_id, method, args))
+        case CallMethod(call_id, method, args, client):
+            clients.reply(_reply(core, call_id, method, args), client)
 
 
 def _reply(core: EngineCore, call_id: int, method: str, args: list[Any]) -> bytes:

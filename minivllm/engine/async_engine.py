@@ -1,6 +1,7 @@
 """`AsyncLLMEngine`: the engine as the HTTP server sees it. One per process; all of it runs on one event loop."""
 
 import asyncio
+import itertools
 from collections.abc import AsyncGenerator, Callable, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
@@ -12,9 +13,10 @@ import msgspec
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.engine_config import EngineConfig
 from minivllm.engine.admission import Admission
-from minivllm.engine.balancer import launch
+from minivllm.engine.balancer import connect, start_cores
 from minivllm.engine.client import AsyncCoreClient
 from minivllm.engine.input_processor import InputProcessor, TokenizedPrompt
+from minivllm.engine.launcher import Core
 from minivllm.engine.live_requests import LiveRequest, live_requests
 from minivllm.engine.output_processor import OutputProcessor
 from minivllm.errors import EngineDeadError, MinivllmError, OverloadedError
@@ -26,8 +28,9 @@ from minivllm.messages.request import EngineRequest
 from minivllm.messages.sampling_params import SamplingParams
 from minivllm.messages.stats import RequestState
 from minivllm.metrics.log_line import LOG_INTERVAL, LogLine
-from minivllm.metrics.recorder import Metrics
+from minivllm.metrics.recorder import COLUMNS, Metrics
 from minivllm.text.tokenizer import Tokenizer, load_tokenizer
+from minivllm.utils.board import Board
 from minivllm.utils.logging import get_logger
 
 logger = get_logger(__name__)
@@ -42,22 +45,24 @@ class AsyncLLMEngine:
     When a core dies, every open stream and every later call raise the same `EngineDeadError`.
     """
 
-    def __init__(self, config: EngineConfig, client: AsyncCoreClient, tokenizer: Tokenizer):
+    def __init__(self, config: EngineConfig, client: AsyncCoreClient, tokenizer: Tokenizer, board: Board | None = None):
+        """`board`: of several API processes, each with an engine of its own over the same cores."""
+        board = board or make_board(config)
         self.config = config
         self.tokenizer = tokenizer
         self.max_model_len = config.model.max_model_len
         num_cores = config.parallel.data_parallel_size
-        self.metrics = Metrics(config.model.served_model_names[0], config.model.max_model_len, num_cores)
+        self.metrics = Metrics(config.model.served_model_names[0], config.model.max_model_len, num_cores, board)
         self.dead_error: MinivllmError | None = None
         self._client = client
         self._inputs = InputProcessor(config, tokenizer, self.max_model_len)
-        self._outputs = OutputProcessor(tokenizer, self.metrics)
+        self._outputs = OutputProcessor(tokenizer, self.metrics, board)
         self._admission = Admission(config.scheduler.max_num_queued_reqs, config.scheduler.max_num_seqs * num_cores)
         self._starting: asyncio.Task[None] | None = None
         self._pump: asyncio.Task[None] | None = None
-        self._log = _StatsLog(self.metrics, config.observability.disable_log_stats)
+        self._log = _StatsLog(self.metrics, config.observability.disable_log_stats or board.own > 0)
         self._threads: ThreadPoolExecutor | None = None
-        self._num_requests = 0
+        self._numbers = itertools.count(board.own + 1, board.num_rows)  # of requests; no other API process has the same
         self._death_callbacks: list[Callable[[MinivllmError], None]] = []
 
     @classmethod
@@ -65,11 +70,13 @@ class AsyncLLMEngine:
         return cls.from_config(args.resolve())
 
     @classmethod
-    def from_config(cls, config: EngineConfig) -> "AsyncLLMEngine":
-        """Start the core processes; the tokenizer is read while they load the model."""
-        client = launch(config)
+    def from_config(
+        cls, config: EngineConfig, cores: Sequence[Core] | None = None, board: Board | None = None
+    ) -> "AsyncLLMEngine":
+        """Start the core processes, if none are given; the tokenizer is read while they load the model."""
+        client = connect(config, start_cores(config) if cores is None else cores, board)
         try:
-            return cls(config, client, load_tokenizer(config.model.tokenizer, config.model.trust_remote_code))
+            return cls(config, client, load_tokenizer(config.model.tokenizer, config.model.trust_remote_code), board)
         except BaseException:
             client.close()
             raise
@@ -169,7 +176,7 @@ class AsyncLLMEngine:
     def check_admission(self, num_requests: int = 1) -> None:
         """Raise `OverloadedError`, with a Retry-After, if the queue has no room for so many sequences."""
         try:
-            self._admission.check(num_requests, self._outputs.num_sequences, self.metrics.num_waiting)
+            self._admission.check(num_requests, self._outputs.num_sequences_of_all, self.metrics.num_waiting)
         except OverloadedError:
             self.metrics.recorders[0].record_rejection("queue_full", num_requests)
             raise
@@ -246,8 +253,7 @@ class AsyncLLMEngine:
             callback(error)
 
     def _core_id(self, request_id: str) -> str:
-        self._num_requests += 1
-        return f"{request_id}#{self._num_requests}"
+        return f"{request_id}#{next(self._numbers)}"
 
     async def _run(
         self, request_id: str, text: str | None, request: EngineRequest, timeout: float | None, enough: Set[int] = frozenset()
@@ -284,6 +290,12 @@ class AsyncLLMEngine:
     def _abort(self, core_ids: list[str]) -> None:
         if core_ids and self.dead_error is None:
             self._client.abort(core_ids)
+
+
+def make_board(config: EngineConfig, own: int = 0, memory: int | None = None) -> Board:
+    """Where API processes tell each other what they have given to the cores, and their metrics."""
+    num_columns = COLUMNS * (config.parallel.data_parallel_size + 1)
+    return Board(num_columns, config.parallel.num_api_processes, own, memory)
 
 
 class _StatsLog:

@@ -12,29 +12,42 @@ import msgspec
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.engine.client import AsyncCoreClient
-from minivllm.engine.launcher import CoreProcess
+from minivllm.engine.launcher import Core, CoreProcess
 from minivllm.engine.process_client import ProcessClient
 from minivllm.errors import EngineDeadError, MinivllmError
 from minivllm.messages.output import EngineReady, TokenOutputs
 from minivllm.messages.request import EngineRequest
 from minivllm.messages.stats import SchedulerStats
+from minivllm.utils.board import Board
 
 CHUNK = 64  # tokens of a prompt that are remembered, or not, as a whole
 USUAL_OUTPUT = 256  # tokens that a request is expected to generate, if it may
 
 
 def launch(config: EngineConfig) -> AsyncCoreClient:
+    """A client of new core processes."""
+    return connect(config, start_cores(config))
+
+
+def start_cores(config: EngineConfig) -> list[CoreProcess]:
     """Start `data_parallel_size` core processes and return without waiting: they load the model meanwhile."""
-    clients: list[ProcessClient] = []
+    cores: list[CoreProcess] = []
     try:
         for rank in range(config.parallel.data_parallel_size):
-            own = replace(config, parallel=replace(config.parallel, data_parallel_rank=rank))
-            clients.append(ProcessClient(CoreProcess(own)))
+            cores.append(CoreProcess(replace(config, parallel=replace(config.parallel, data_parallel_rank=rank))))
     except BaseException:
-        for client in clients:
-            client.close()
+        for core in cores:
+            core.close(patience=0)
         raise
-    return clients[0] if len(clients) == 1 else BalancedClient(clients, config.cache.enable_prefix_caching, config.model.seed)
+    return cores
+
+
+def connect(config: EngineConfig, cores: Sequence[Core], board: Board | None = None) -> AsyncCoreClient:
+    """A client of cores that run. `board`: of several API processes."""
+    clients = [ProcessClient(core, board.own if board else 0) for core in cores]
+    if len(clients) == 1:
+        return clients[0]
+    return BalancedClient(clients, config.cache.enable_prefix_caching, config.model.seed, board)
 
 
 @dataclass(slots=True)
@@ -52,9 +65,13 @@ class Balancer:
     stay together, until that core has more to do than the shared tokens are worth.
     """
 
-    def __init__(self, num_remembered: Sequence[int]):
-        """Tokens whose computation each core remembers: the size of its prefix cache."""
-        self._work = [0] * len(num_remembered)
+    def __init__(self, num_remembered: Sequence[int], board: Board | None = None):
+        """`num_remembered`: tokens whose computation each core remembers, which is the size of its prefix cache.
+
+        What other API processes gave to the cores counts as well, by the board.
+        """
+        self._cells = (board or Board(len(num_remembered))).take(len(num_remembered))
+        self._work = self._cells.own
         self._capacity = [size // CHUNK for size in num_remembered]
         self._known: list[OrderedDict[int, None]] = [OrderedDict() for _ in num_remembered]  # prefixes, the oldest first
         self._placed: dict[str, _Placed] = {}
@@ -65,7 +82,7 @@ class Balancer:
         length, num_cores = len(request.prompt_token_ids), len(self._work)
         prefixes = _prefixes(request) if any(self._capacity) else []
         missing = [length - CHUNK * self._num_known(core, prefixes) for core in range(num_cores)]
-        core = min(range(num_cores), key=lambda i: (self._work[i] + missing[i], (i - self._turn) % num_cores))
+        core = min(range(num_cores), key=lambda i: (self._cells.total(i) + missing[i], (i - self._turn) % num_cores))
         self._turn = core + 1
         placed = _Placed(core, missing[core], min(request.sampling_params.max_tokens or 0, USUAL_OUTPUT))
         self._placed[request.request_id] = placed
@@ -108,10 +125,13 @@ class Balancer:
 class BalancedClient:
     """An `AsyncCoreClient` over several: a request goes to one of them, a call to all, and one that dies ends them all."""
 
-    def __init__(self, clients: Sequence[AsyncCoreClient], prefix_caching: bool, seed: int | None):
+    def __init__(self, clients: Sequence[AsyncCoreClient], prefix_caching: bool, seed: int | None, board: Board | None = None):
         """`seed`: of the server's own random numbers. They are drawn here, so that no core draws the same as another."""
         self._clients = clients
         self._prefix_caching = prefix_caching
+        self._board = board
+        if seed is not None and board is not None and board.own:
+            seed += board.own  # other numbers than those of the first API process
         self._seeds = None if seed is None else random.Random(seed)
         self._balancer = Balancer([0] * len(clients))
         self._outputs: asyncio.Queue[TokenOutputs | MinivllmError] = asyncio.Queue()
@@ -119,7 +139,8 @@ class BalancedClient:
 
     async def start(self) -> Sequence[EngineReady]:
         cores = [ready for found in await asyncio.gather(*(c.start() for c in self._clients)) for ready in found]
-        self._balancer = Balancer([c.num_blocks * c.block_size if self._prefix_caching else 0 for c in cores])
+        remembered = [c.num_blocks * c.block_size if self._prefix_caching else 0 for c in cores]
+        self._balancer = Balancer(remembered, self._board)
         self._pumps = [asyncio.create_task(self._pump(i), name=f"minivllm-core-{i}") for i in range(len(self._clients))]
         return cores
 

@@ -11,20 +11,27 @@ from minivllm.messages.output import TokenOutput, TokenOutputs
 from minivllm.messages.request import EngineRequest
 from minivllm.metrics.recorder import FinishedRequest, Metrics, StepRecord
 from minivllm.text.tokenizer import Tokenizer
+from minivllm.utils.board import Board
 
 
 class OutputProcessor:
     """Knows every request that runs. A request leaves when its last choice ends, or by `drop`, `abort` or `fail_all`."""
 
-    def __init__(self, tokenizer: Tokenizer, metrics: Metrics):
+    def __init__(self, tokenizer: Tokenizer, metrics: Metrics, board: Board | None = None):
         self._tokenizer = tokenizer
         self._metrics = metrics
         self._choices: dict[str, tuple[RequestStream, Choice, EngineRequest]] = {}  # by the core's request id
         self._streams: dict[RequestStream, list[str]] = {}  # with the core's ids of its choices
+        self._num_open = (board or Board(1)).take(1)
 
     @property
     def num_sequences(self) -> int:
         return len(self._choices)
+
+    @property
+    def num_sequences_of_all(self) -> int:
+        """Those of all API processes."""
+        return int(self._num_open.total())
 
     @property
     def num_streams(self) -> int:
@@ -42,6 +49,7 @@ class OutputProcessor:
         for child, choice in zip(children, stream.choices, strict=True):
             self._choices[child.request_id] = stream, choice, child
         self._streams[stream] = [child.request_id for child in children]
+        self._count()
         return stream, children
 
     def process(self, batch: TokenOutputs) -> tuple[list[RequestStream], list[str]]:
@@ -72,7 +80,7 @@ class OutputProcessor:
                 if output.error is not None:
                     aborts += self._break(stream, _error(output.error, output.error_param))
         self._metrics.recorders[batch.engine].record_step(record, batch.stats)
-        self._rest_if_idle()
+        self._count()
         return touched, aborts
 
     def drop(self, stream: RequestStream) -> list[str]:
@@ -137,10 +145,11 @@ class OutputProcessor:
                 stream.close_choice(now)
                 self._metrics.recorders[child.data_parallel_rank].record_finished(_finished(stream, choice))
                 aborts.append(core_id)
-        self._rest_if_idle()
+        self._count()
         return aborts
 
-    def _rest_if_idle(self) -> None:
+    def _count(self) -> None:
+        self._num_open.own[0] = len(self._choices)
         if not self._choices:
             self._metrics.set_idle()
 

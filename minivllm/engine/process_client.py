@@ -8,7 +8,7 @@ from typing import Any
 
 import zmq
 
-from minivllm.engine.launcher import CoreProcess
+from minivllm.engine.launcher import Core
 from minivllm.errors import ClientError, ConfigError, EngineDeadError, MinivllmError
 from minivllm.ipc.codec import decode_output, encode
 from minivllm.messages.output import CallReply, EngineDead, EngineReady, TokenOutputs
@@ -26,8 +26,10 @@ PROGRESS_SECONDS = 2.0  # between signs of life while the core starts
 class ProcessClient:
     """An `AsyncCoreClient`. All of it runs on the event loop of `start`; nothing here blocks, and there are no tasks."""
 
-    def __init__(self, process: CoreProcess):
+    def __init__(self, process: Core, client: int = 0):
+        """`client`: the number of this API process, if there are several."""
         self._process = process
+        self._client = client
         self._loop: asyncio.AbstractEventLoop | None = None
         self._batches: deque[TokenOutputs] = deque()
         self._waiter: asyncio.Future[None] | None = None  # of `outputs`
@@ -56,7 +58,7 @@ class ProcessClient:
         return [self._ready.result()]
 
     def add(self, requests: Sequence[EngineRequest]) -> None:
-        self._send(AddRequests(list(requests)))
+        self._send(AddRequests(list(requests), self._client))
 
     def abort(self, request_ids: Sequence[str]) -> None:
         self._send(AbortRequests(list(request_ids)))
@@ -76,7 +78,7 @@ class ProcessClient:
         future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future
         try:
-            self._send(CallMethod(call_id, method, list(args)))
+            self._send(CallMethod(call_id, method, list(args), self._client))
             return await future
         finally:
             del self._calls[call_id]

@@ -10,3 +10,13 @@ def new_address() -> str:
     if sys.platform == "linux":
         return f"ipc://@minivllm-{os.urandom(16).hex()}"
     return f"ipc://{tempfile.mkdtemp(prefix='minivllm-')}/socket"
+
+
+def of_client(address: str, client: int) -> str:
+    """Where a core meets that client of several; the first one has the address itself."""
+    return f"{address}.{client}" if client else address
+
+
+def unix_path(address: str) -> str:
+    """The same address, for Python's own sockets."""
+    return address.removeprefix("ipc://").replace("@", "\0", 1)

@@ -19,9 +19,12 @@ def leave_signals_to_parent() -> None:
     faulthandler.enable()
 
 
-def exit_with_parent() -> None:
-    """From now on: the other end of stdin is the parent's, and closes however that one dies. What is sent has been read."""
-    threading.Thread(target=_wait_and_exit, name="parent-watch", daemon=True).start()
+def exit_with_parent(on_byte: Callable[[int], object] | None = None) -> None:
+    """From now on: the other end of stdin is the parent's, and closes however that one dies. What is sent has been read.
+
+    `on_byte` is told each byte that still comes, in a thread.
+    """
+    threading.Thread(target=_wait_and_exit, args=(on_byte,), name="parent-watch", daemon=True).start()
 
 
 def when_parent_leaves(call: Callable[[], None]) -> None:
@@ -29,10 +32,12 @@ def when_parent_leaves(call: Callable[[], None]) -> None:
     _at_farewell.append(call)
 
 
-def _wait_and_exit() -> None:
+def _wait_and_exit(on_byte: Callable[[int], object] | None) -> None:
     in_order = False
-    while os.read(sys.stdin.fileno(), 1):
+    while data := os.read(sys.stdin.fileno(), 1):
         in_order = True
+        if on_byte is not None:
+            on_byte(data[0])
     if in_order:
         for call in _at_farewell:
             call()

@@ -32,6 +32,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
 
 class AddRequests(msgspec.Struct, array_like=True, tag=True):
     requests: list[EngineRequest]
+    client: int = 0  # the API process whose they are
 
 
 class AbortRequests(msgspec.Struct, array_like=True, tag=True):
@@ -39,11 +40,12 @@ class AbortRequests(msgspec.Struct, array_like=True, tag=True):
 
 
 class CallMethod(msgspec.Struct, array_like=True, tag=True):
-    """Call a `@remote` method of the core by name; answered by a `CallReply` with the same `call_id`."""
+    """Call a `@remote` method of the core by name; answered by a `CallReply` to this client, with the same `call_id`."""
 
     call_id: int
     method: str
     args: list[Any]
+    client: int = 0
 
 
 CoreInput = AddRequests | AbortRequests | CallMethod

@@ -14,25 +14,27 @@ TOKEN_SECONDS = (
 REQUEST_SECONDS = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0
 )  # fmt: skip
+REASONS = ("stop", "length", "abort", "error", "timeout")
 STEP_TOKENS = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """`label` is the name of one more label, beside model_name and engine."""
+    """`label` is the name of one more label, beside model_name and engine, and `label_values` is what it can be."""
 
     name: str
     kind: str  # "counter", "gauge", "histogram"
     help: str
     buckets: tuple[float, ...] = ()
     label: str | None = None
+    label_values: tuple[str, ...] = ("",)
 
 
 def definitions(max_model_len: int) -> list[Definition]:
     lengths = buckets_1_2_5(max_model_len)
 
-    def counter(name: str, text: str, label: str | None = None) -> Definition:
-        return Definition(name, "counter", text, label=label)
+    def counter(name: str, text: str, label: str | None = None, label_values: tuple[str, ...] = ("",)) -> Definition:
+        return Definition(name, "counter", text, label=label, label_values=label_values)
 
     def gauge(name: str, text: str) -> Definition:
         return Definition(name, "gauge", text)
@@ -50,8 +52,8 @@ def definitions(max_model_len: int) -> list[Definition]:
         counter("prompt_tokens", "Number of prefill tokens processed."),
         counter("prompt_tokens_cached", "Number of prompt tokens taken from the prefix cache."),
         counter("generation_tokens", "Number of generation tokens processed."),
-        counter("request_success", "Count of finished requests, by the reason of their end.", "finished_reason"),
-        counter("admission_rejections", "Count of requests refused because the queue was full.", "reason"),
+        counter("request_success", "Count of finished requests, by the reason of their end.", "finished_reason", REASONS),
+        counter("admission_rejections", "Count of requests refused because the queue was full.", "reason", ("queue_full",)),
         histogram("iteration_tokens_total", "Histogram of number of tokens per engine step.", STEP_TOKENS),
         histogram("time_to_first_token_seconds", "Histogram of time to first token in seconds.", FIRST_TOKEN_SECONDS),
         histogram("inter_token_latency_seconds", "Histogram of inter-token latency in seconds.", TOKEN_SECONDS),

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from minivllm.metrics.definitions import PREFIX, Definition
+from minivllm.utils.board import Board
 
 
 @dataclass(slots=True)
@@ -36,19 +37,27 @@ class Histogram(Metric):
 
 
 class ValueFamily:
-    """A counter or gauge, with one value for each value of its own label (or one under "")."""
+    """A counter or gauge, with one value for each value of its own label (or one under "").
 
-    def __init__(self, definition: Definition, labels: Mapping[str, str]):
+    What is read is the sum over all API processes, what is written this one's part.
+    """
+
+    def __init__(self, definition: Definition, labels: Mapping[str, str], board: Board):
         self.definition = definition
         self.labels = dict(labels)
-        self.values: dict[str, float] = {} if definition.label else {"": 0}
+        self._columns = {key: column for column, key in enumerate(definition.label_values)}
+        self._cells = board.take(len(self._columns))
         self._name = PREFIX + definition.name + ("_total" if definition.kind == "counter" else "")
 
     def add(self, amount: float, label: str = "") -> None:
-        self.values[label] = self.values.get(label, 0) + amount
+        self._cells.own[self._columns[label]] += amount
 
     def set(self, value: float) -> None:
-        self.values[""] = value
+        self._cells.own[0] = value
+
+    @property
+    def values(self) -> dict[str, float]:
+        return {key: self._cells.total(column) for key, column in self._columns.items()}
 
     def head(self) -> list[str]:
         return _head(self._name, self.definition)
@@ -65,16 +74,23 @@ class ValueFamily:
 
 
 class HistogramFamily:
-    def __init__(self, definition: Definition, labels: Mapping[str, str]):
+    """Likewise."""
+
+    def __init__(self, definition: Definition, labels: Mapping[str, str], board: Board):
         self.definition = definition
         self.labels = dict(labels)
-        self.sum = 0.0
         self._bounds = definition.buckets
-        self._counts = [0] * (len(self._bounds) + 1)  # values in each bucket alone; the last one has no upper bound
+        # Values in each bucket alone, of which the last one has no upper bound; then their sum.
+        self._cells = board.take(len(self._bounds) + 2)
+
+    @property
+    def sum(self) -> float:
+        return self._cells.total(-1)
 
     def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self.sum += value
+        own = self._cells.own
+        own[bisect_left(self._bounds, value)] += 1
+        own[-1] += value
 
     def observe_all(self, values: Iterable[float]) -> None:
         for value in values:
@@ -82,8 +98,8 @@ class HistogramFamily:
 
     def buckets(self) -> dict[str, int]:
         found, total = {}, 0
-        for bound, count in zip((*self._bounds, None), self._counts, strict=True):
-            total += count
+        for column, bound in enumerate((*self._bounds, None)):
+            total += int(self._cells.total(column))
             found["+Inf" if bound is None else _number(bound)] = total
         return found
 

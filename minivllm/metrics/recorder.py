@@ -7,6 +7,9 @@ from minivllm.messages.output import RequestMetrics
 from minivllm.messages.stats import SchedulerStats
 from minivllm.metrics.definitions import Definition, definitions
 from minivllm.metrics.families import HistogramFamily, Metric, ValueFamily
+from minivllm.utils.board import Board
+
+COLUMNS = 1024  # of a board that one core's figures fit in
 
 
 @dataclass(slots=True)
@@ -34,19 +37,26 @@ class StepRecord:
 
 
 class Metrics:
-    """The recorders of all engine cores; as text, the cores' figures stand side by side."""
+    """The recorders of all engine cores; as text, the cores' figures stand side by side.
 
-    def __init__(self, model_name: str, max_model_len: int, num_engines: int = 1):
-        self.recorders = [Recorder(model_name, max_model_len, engine) for engine in range(num_engines)]
+    What they say is of all API processes: each records its own requests, and the first one the cores' figures.
+    """
+
+    def __init__(self, model_name: str, max_model_len: int, num_engines: int = 1, board: Board | None = None):
+        board = board or Board(num_engines * COLUMNS)
+        self._alone = board.num_rows == 1
+        self.recorders = [Recorder(model_name, max_model_len, board, engine) for engine in range(num_engines)]
 
     @property
     def num_waiting(self) -> int:
         """Sequences that waited by the cores' last figures."""
-        return sum(recorder.stats.num_waiting for recorder in self.recorders)
+        return int(self.total("num_requests_waiting"))
 
     def set_idle(self) -> None:
-        for recorder in self.recorders:
-            recorder.set_idle()
+        """This process has no requests left. If others have, the cores' next figures will say so."""
+        if self._alone:
+            for recorder in self.recorders:
+                recorder.set_idle()
 
     def total(self, name: str) -> float:
         """A counter's or gauge's value, summed over its label and the cores."""
@@ -68,19 +78,18 @@ class Metrics:
 class Recorder:
     """The figures of one engine core."""
 
-    def __init__(self, model_name: str, max_model_len: int, engine: int = 0):
+    def __init__(self, model_name: str, max_model_len: int, board: Board, engine: int):
         self.engine = engine
+        self._board = board
         self._labels = {"model_name": model_name, "engine": str(engine)}
         self._values: dict[str, ValueFamily] = {}
         self._histograms: dict[str, HistogramFamily] = {}
         for each in definitions(max_model_len):
             if each.kind == "histogram":
-                self._histograms[each.name] = HistogramFamily(each, self._labels)
+                self._histograms[each.name] = HistogramFamily(each, self._labels, board)
             else:
-                self._values[each.name] = ValueFamily(each, self._labels)
+                self._values[each.name] = ValueFamily(each, self._labels, board)
         self.stats = SchedulerStats()
-        for reason in ("stop", "length", "abort", "error", "timeout"):
-            self._values["request_success"].add(0, reason)
 
     def record_step(self, record: StepRecord, stats: SchedulerStats | None) -> None:
         values, histograms = self._values, self._histograms
@@ -111,8 +120,9 @@ class Recorder:
     def set_info(self, facts: Mapping[str, object]) -> None:
         """Publish `cache_config_info`: constant facts as labels of a gauge that is always 1."""
         labels = self._labels | {name: str(value) for name, value in facts.items()}
-        info = ValueFamily(Definition("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig."), labels)
-        info.set(1)
+        definition = Definition("cache_config_info", "gauge", "Information of the LLMEngine CacheConfig.")
+        info = ValueFamily(definition, labels, self._board)
+        info.set(float(self._board.own == 0))
         self._values["cache_config_info"] = info
 
     def total(self, name: str) -> float:

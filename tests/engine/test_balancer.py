@@ -14,6 +14,7 @@ from minivllm.engine.balancer import CHUNK, BalancedClient, Balancer
 from minivllm.errors import EngineDeadError
 from minivllm.messages.output import EngineReady
 from minivllm.messages.sampling_params import SamplingParams
+from minivllm.utils.board import Board
 
 ids = (f"r{i}" for i in range(10**6))
 
@@ -50,7 +51,7 @@ def test_every_core_gets_its_share():
     assert all(400 < count < 600 for count in counts)
     for request_id in open_ids:
         balancer.forget(request_id)
-    assert balancer._work == [0] * 4 and not balancer._placed
+    assert list(balancer._work) == [0] * 4 and not balancer._placed
 
 
 def test_long_prompts_and_long_answers_weigh_more():
@@ -89,6 +90,15 @@ def test_a_short_prefix_holds_nobody_back():
     balancer = Balancer([10**5] * 2)
     prompt = document(1, 1)
     assert sorted(place(balancer, prompt)[0] for _ in range(8)) == [0] * 4 + [1] * 4
+
+
+def test_what_other_processes_gave_counts():
+    ours = Board(2, 2)
+    balancers = [Balancer([0, 0], ours), Balancer([0, 0], Board(2, 2, own=1, memory=ours.memory))]
+    core, request_id = place(balancers[0], document(1, 40))
+    assert [place(balancers[1], [1])[0] for _ in range(10)] == [1 - core] * 10
+    balancers[0].forget(request_id)
+    assert [place(balancer, [1])[0] for balancer in balancers for _ in range(4)] == [core] * 8
 
 
 def test_a_core_forgets_what_its_cache_cannot_hold():

@@ -9,7 +9,8 @@ from minivllm.messages.stats import SchedulerStats
 from minivllm.metrics.definitions import buckets_1_2_5, definitions
 from minivllm.metrics.families import Histogram
 from minivllm.metrics.log_line import LogLine
-from minivllm.metrics.recorder import FinishedRequest, Metrics, StepRecord
+from minivllm.metrics.recorder import COLUMNS, FinishedRequest, Metrics, StepRecord
+from minivllm.utils.board import Board
 
 REQUIRED = {
     *("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "prefix_cache_queries", "prefix_cache_hits"),
@@ -139,3 +140,29 @@ def test_cores_side_by_side():
     assert (metrics.num_waiting, metrics.total("generation_tokens")) == (7, 7)
     assert [m.labels["engine"] for m in metrics.snapshot() if m.name == "minivllm:generation_tokens"] == ["0", "1"]
     assert LogLine(metrics.recorders[1], 0.0).text(1.0).startswith("Engine 001: ")
+
+
+def test_several_processes_say_the_same():
+    boards = [Board(2 * COLUMNS, 2)]
+    boards.append(Board(2 * COLUMNS, 2, own=1, memory=boards[0].memory))
+    both = [Metrics("m", 1000, board=board) for board in boards]
+    line = LogLine(both[0].recorders[0], 0.0)
+    times = RequestMetrics(10.0, 10.5, 11.0, 13.0, 13.1)
+    for metrics, tokens in zip(both, (30, 40), strict=True):
+        recorder = metrics.recorders[0]
+        recorder.set_info({"block_size": 16})
+        recorder.record_step(step(num_generation_tokens=tokens, token_seconds=[0.03]), None)
+        recorder.record_finished(FinishedRequest("stop", 7, 5, 2, 16, times))
+    both[0].recorders[0].record_step(step(), SchedulerStats(2, 1, 0.25, 10, 4, 3, 1, 10))  # the cores tell the first one only
+    both[0].set_idle()  # the two requests are those of others
+    assert both[0].render() == both[1].render()
+    text = both[1].render().decode()
+    labels = '{model_name="m",engine="0"'
+    for expected in (
+        f"generation_tokens_total{labels}}} 70.0", f'request_success_total{labels},finished_reason="stop"}} 2.0',
+        f"num_requests_running{labels}}} 2.0", f"iteration_tokens_total_count{labels}}} 1",
+        f'inter_token_latency_seconds_bucket{labels},le="0.05"}} 2', f'cache_config_info{labels},block_size="16"}} 1.0',
+    ):  # fmt: skip
+        assert f"minivllm:{expected}\n" in text
+    assert both[1].num_waiting == 1
+    assert "Avg generation throughput: 7.0 tokens/s, Running: 2 reqs, Waiting: 1 reqs" in line.text(10.0)

@@ -35,3 +35,4 @@ class ParallelConfig:
     distributed_timeout_seconds: int = option(600, "Seconds that nodes wait until all are there.", low=1, metavar="N")
 
     data_parallel_rank: int = 0  # which of the cores this is
+    num_api_processes: int = 1  # that each core serves

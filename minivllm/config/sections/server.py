@@ -12,6 +12,9 @@ class ServerConfig:
     host: str | None = option(None, "Address to listen on. Default: all.")
     port: int = option(8000, "Port to listen on; 0: any free one.", low=0, high=65535)
     uds: str | None = option(None, "Unix socket to listen on, in place of host and port.", metavar="PATH")
+    api_server_count: int = option(
+        1, "Processes that share the address and the engine: HTTP, tokenizing and streaming run in each.", low=1, short="-asc"
+    )
     api_key: tuple[str, ...] = option(
         (),
         "Keys of which clients must send one (Authorization: Bearer KEY). Default: MINIVLLM_API_KEY.",

@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from typing_extensions import TypedDict
@@ -29,30 +30,45 @@ class Cancelled(TypedDict):
 @router.get("/v1/requests", responses=ERRORS)
 async def list_requests(raw_request: Request) -> Requests:
     """All requests that run or wait, oldest first."""
-    live = await app_state(raw_request).engine.live_requests()
-    return {"object": "list", "data": [_shown(request) for request in live]}
+    shown = [_shown(request) for request in await app_state(raw_request).engine.live_requests()]
+    for answer in await _others(raw_request):
+        shown += answer["data"]
+    return {"object": "list", "data": sorted(shown, key=lambda request: -request["age_ms"])}
 
 
 @router.get("/v1/requests/{request_id}", responses=ERRORS)
 async def get_request(request_id: str, raw_request: Request) -> dict[str, Any]:
     """One request, by the id of its answer or the X-Request-Id it came with."""
-    return _shown((await _find(request_id, raw_request))[0])
+    found = [_shown(request) for request in await _find(request_id, raw_request)] or await _others(raw_request)
+    if not found:
+        raise _not_found(request_id)
+    return found[0]
 
 
 @router.delete("/v1/requests/{request_id}", responses=ERRORS)
 async def cancel_request(request_id: str, raw_request: Request) -> Cancelled:
     """End a request; its client gets what there is, with finish reason "abort"."""
-    for live in await _find(request_id, raw_request):
+    found = await _find(request_id, raw_request)
+    for live in found:
         await app_state(raw_request).engine.abort(live.id)
+    if not await _others(raw_request) and not found:
+        raise _not_found(request_id)
     return {"id": request_id, "object": "request", "deleted": True}
 
 
 async def _find(request_id: str, raw_request: Request) -> list[LiveRequest]:
     live = await app_state(raw_request).engine.live_requests()
-    found = [request for request in live if _matches(request.id, request_id)]
-    if not found:
-        raise NotFoundError(f"No request {request_id[:MAX_ID_LENGTH]!r} is running.", param="request_id")
-    return found
+    return [request for request in live if _matches(request.id, request_id)]
+
+
+async def _others(raw_request: Request) -> list[Any]:
+    """What the other API processes, if there are any, answer to the same request."""
+    siblings = app_state(raw_request).siblings
+    return [msgspec.json.decode(body) for body in await siblings.ask_all(raw_request)] if siblings else []
+
+
+def _not_found(request_id: str) -> NotFoundError:
+    return NotFoundError(f"No request {request_id[:MAX_ID_LENGTH]!r} is running.", param="request_id")
 
 
 def _matches(live_id: str, given: str) -> bool:

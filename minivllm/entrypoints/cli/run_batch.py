@@ -63,7 +63,7 @@ async def _serve(args: AsyncEngineArgs, lines: list[tuple[Line, str]], output: I
                 progress.update()
 
             concurrency = min(len(lines), 2 * engine.config.scheduler.max_num_seqs)
-            await serve_lines(background_call(engine, args), lines, concurrency, write)
+            await serve_lines(background_call(engine, args.server), lines, concurrency, write)
         print(f"{len(lines) - writer.num_refused} of {len(lines)} requests served, {writer.num_refused} refused")
     finally:
         engine.shutdown()

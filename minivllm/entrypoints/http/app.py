@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from starlette.datastructures import State
 
-from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.sections.server import ServerConfig
 from minivllm.entrypoints.anthropic.serving import AnthropicServingMessages
 from minivllm.entrypoints.batches.internal_call import BackgroundEngine, Call, caller
@@ -31,6 +30,7 @@ from minivllm.version import __version__
 
 if TYPE_CHECKING:
     from minivllm.engine.async_engine import AsyncLLMEngine
+    from minivllm.entrypoints.http.siblings import Siblings
 
 
 MAX_BATCH_LINES = 64  # lines of a batch in the engine at a time
@@ -50,6 +50,7 @@ class AppState(State):
     batch_runner: BatchRunner | None
     openai_serving_embedding: OpenAIServingEmbedding
     serving_scores: ServingScores
+    siblings: "Siblings | None"  # the API processes, if there are several
     started: int  # Unix time
     draining: bool
 
@@ -78,13 +79,13 @@ def build_app(server: ServerConfig) -> FastAPI:
 
 
 def init_app_state(
-    engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineArgs, responses: ResponseStore | None = None
+    engine: "AsyncLLMEngine", state: AppState, server: ServerConfig, responses: ResponseStore | None = None
 ) -> None:
     """Make the serving objects on a ready engine. `ClientError` if the chat template is broken.
 
     `responses`: those of another app, to know them too.
     """
-    server, config = args.server, engine.config
+    config = engine.config
     fingerprint = "fp_" + hashlib.sha256(f"{__version__} {config.model.path} {config.model.dtype}".encode()).hexdigest()[:10]
     state.engine = engine
     template = server.chat_template or engine.tokenizer.chat_template
@@ -102,6 +103,7 @@ def init_app_state(
     state.batch_runner = None
     state.openai_serving_embedding = OpenAIServingEmbedding(engine, state.prompts)
     state.serving_scores = ServingScores(engine)
+    state.siblings = None
     state.started = int(time.time())
     state.draining = False
 
@@ -111,17 +113,17 @@ def _dialect(engine: "AsyncLLMEngine", template: str, server: ServerConfig) -> D
     return choose(template, special_ids, server.tool_call_parser, server.reasoning_parser)
 
 
-def background_call(engine: "AsyncLLMEngine", args: AsyncEngineArgs, responses: ResponseStore | None = None) -> Call:
+def background_call(engine: "AsyncLLMEngine", server: ServerConfig, responses: ResponseStore | None = None) -> Call:
     """Calls the same routes as background work, without keys and limits of clients."""
     app = build_app(ServerConfig(disable_fastapi_docs=True))
-    init_app_state(BackgroundEngine(engine), app.state, args, responses)  # type: ignore[arg-type]
+    init_app_state(BackgroundEngine(engine), app.state, server, responses)  # type: ignore[arg-type]
     return caller(app)
 
 
-def start_batches(engine: "AsyncLLMEngine", state: AppState, args: AsyncEngineArgs) -> None:
+def start_batches(engine: "AsyncLLMEngine", state: AppState, server: ServerConfig) -> None:
     """Batches that an earlier server did not finish go on. `ConfigError` if the folder cannot be used."""
-    if args.server.storage_dir is not None:
-        folder = Path(args.server.storage_dir).expanduser()
+    if server.storage_dir is not None:
+        folder = Path(server.storage_dir).expanduser()
         concurrency = min(MAX_BATCH_LINES, max(1, engine.config.scheduler.max_num_seqs // 2))
-        call = background_call(engine, args, state.openai_serving_responses.store)
+        call = background_call(engine, server, state.openai_serving_responses.store)
         state.batch_runner = BatchRunner(FileStore(folder / "files"), BatchStore(folder / "batches"), call, concurrency)

@@ -9,21 +9,24 @@ import stat
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from minivllm.config.engine_args import AsyncEngineArgs
 from minivllm.config.sections.server import ServerConfig
 from minivllm.engine.async_engine import AsyncLLMEngine
-from minivllm.errors import ConfigError, EngineDeadError
+from minivllm.errors import ConfigError, MinivllmError
 from minivllm.utils.logging import get_logger
 
 if TYPE_CHECKING:
+    from minivllm.entrypoints.http.api_processes import ApiProcesses
+    from minivllm.entrypoints.http.siblings import Siblings
     from minivllm.entrypoints.http.web_server import WebServer
 
 logger = get_logger(__name__)
 
 POLL = 0.02  # seconds between looks at what still runs
 DEATH_GRACE = 0.3  # seconds for open streams to send their error event after the engine died
+CLOSE_SECONDS = 3.0  # for other API processes to leave after this one
 
 
 async def run_server(args: AsyncEngineArgs) -> None:
@@ -32,10 +35,28 @@ async def run_server(args: AsyncEngineArgs) -> None:
     The first SIGTERM or SIGINT drains: no new requests, running ones may finish. The second stops at once.
     """
     began = time.monotonic()
+    loop = asyncio.get_running_loop()
     listener = bind(args.server)
+    handled = (signal.SIGINT, signal.SIGTERM)
+
+    def report_ready(engine: AsyncLLMEngine) -> None:
+        names = ", ".join(engine.config.model.served_model_names)
+        logger.info("Ready on %s in %.1f s: %s", address(args.server, listener), time.monotonic() - began, names)
+
     try:
-        await Lifecycle(args, listener, began).run()
+        lifecycle = Lifecycle(args.server, listener, report_ready)
+        for number in handled:
+            loop.add_signal_handler(number, lifecycle.on_signal, number)
+        # Before anything slow is imported here: its process imports torch meanwhile.
+        if args.server.api_server_count == 1:
+            await lifecycle.run(AsyncLLMEngine.from_engine_args(args))
+        else:
+            from minivllm.entrypoints.http.api_processes import start_all
+
+            await lifecycle.run(*start_all(args, listener))
     finally:
+        for number in handled:
+            loop.remove_signal_handler(number)
         listener.close()
         if args.server.uds:
             _unlink(args.server.uds)
@@ -44,71 +65,90 @@ async def run_server(args: AsyncEngineArgs) -> None:
 class Lifecycle:
     """Loading, serving, draining, stopping: one process, once."""
 
-    def __init__(self, args: AsyncEngineArgs, listener: socket.socket, began: float):
-        self._args = args
+    def __init__(self, server: ServerConfig, listener: socket.socket, report_ready: Callable[[AsyncLLMEngine], object]):
+        self._server = server
         self._listener = listener
-        self._began = began
+        self._report_ready = report_ready
+        self._others: ApiProcesses | None = None
         self._loop = asyncio.get_running_loop()
         self._signals: list[int] = []
         self._signalled: asyncio.Future[None] = self._loop.create_future()  # done at the first signal
-        self._died: asyncio.Future[None] = self._loop.create_future()  # done when the engine is dead
+        self._died: asyncio.Future[MinivllmError] = self._loop.create_future()  # when the engine is dead, or another process
         self._web: WebServer | None = None
 
-    async def run(self) -> None:
-        handled = (signal.SIGINT, signal.SIGTERM)
-        for number in handled:
-            self._loop.add_signal_handler(number, self._on_signal, number)
+    async def run(
+        self, engine: AsyncLLMEngine, siblings: "Siblings | None" = None, others: "ApiProcesses | None" = None
+    ) -> None:
+        """Ends the engine, whatever happens, and `others`: the API processes that this one has started."""
+        engine.on_death(self._on_death)
+        self._others = others
+        patience = 0.0
         try:
-            # Before anything slow is imported here: its process imports torch meanwhile.
-            engine = AsyncLLMEngine.from_engine_args(self._args)
-            engine.on_death(lambda _: self._died.set_result(None))
-            try:
-                web = await self._load(engine)
-                await self._serve(engine, web)
-            finally:
-                engine.shutdown()
+            if others is not None:
+                others.watch(self._on_death)
+            web = await self._load(engine, siblings)
+            patience = CLOSE_SECONDS
+            await self._serve(engine, web)
         finally:
-            for number in handled:
-                self._loop.remove_signal_handler(number)
+            if others is not None and not self._died.done():
+                others.end(patience)  # they need the cores until then
+            engine.shutdown()
+            if others is not None:
+                others.end(patience)  # they leave when they see that the cores are gone
 
-    def _on_signal(self, number: int) -> None:
+    def on_signal(self, number: int) -> None:
         self._signals.append(number)
         if not self._signalled.done():
             self._signalled.set_result(None)
+        if self._others is not None:
+            self._others.signal(number)
         if len(self._signals) > 1 and self._web is not None:
             self._web.stop(force=True)
 
-    async def _load(self, engine: AsyncLLMEngine) -> "WebServer":
+    def _on_death(self, error: MinivllmError) -> None:
+        if not self._died.done():
+            self._died.set_result(error)
+
+    async def _load(self, engine: AsyncLLMEngine, siblings: "Siblings | None") -> "WebServer":
         """Returns when the engine is ready; exits if a signal comes first."""
         loading = asyncio.ensure_future(engine.start())
         await asyncio.sleep(0)  # it may begin before the imports below hold this thread
         from minivllm.entrypoints.http.web_server import WebServer
 
         try:
-            web = WebServer(self._args)
+            web = WebServer(self._server, engine.config, siblings)
         except BaseException:
             loading.cancel()
             raise
-        await asyncio.wait({loading, self._signalled}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {loading, self._signalled, self._died}
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        if self._died.done():  # another process; perhaps because it has heard before this one that the engine cannot start
+            await asyncio.wait({loading}, timeout=DEATH_GRACE)
         if not loading.done():
             loading.cancel()
+            if self._died.done():
+                raise self._died.result()
             logger.info("Stopped before the model was loaded.")
             sys.exit(128 + self._signals[0])
         loading.result()
         return web
 
     async def _serve(self, engine: AsyncLLMEngine, web: "WebServer") -> None:
-        web.attach(engine)
+        await web.attach(engine)
         self._web = web
         serving = asyncio.ensure_future(web.serve(self._listener))
         while not web.started and not serving.done():
             await asyncio.sleep(0)
-        if not serving.done():
-            names = ", ".join(engine.config.model.served_model_names)
-            seconds = time.monotonic() - self._began
-            logger.info("Ready on %s in %.1f s: %s", address(self._args.server, self._listener), seconds, names)
-        await asyncio.wait({serving, self._signalled, self._died}, return_when=asyncio.FIRST_COMPLETED)
+        ends: set[asyncio.Future[Any]] = {serving, self._signalled, self._died}
+        if self._others is not None:
+            await asyncio.wait({self._others.ready, *ends}, return_when=asyncio.FIRST_COMPLETED)
+        if not any(end.done() for end in ends):
+            self._report_ready(engine)
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         if self._died.done():
+            if engine.dead_error is None:
+                engine.dead_error = self._died.result()
+                engine.shutdown()
             await asyncio.sleep(DEATH_GRACE)
         elif not serving.done():
             await self._drain(web)
@@ -116,21 +156,24 @@ class Lifecycle:
         try:
             await serving
         except OSError as exc:  # another process took the port while the model was loading
-            raise _bind_error(exc, self._args.server) from exc
+            raise _bind_error(exc, self._server) from exc
         if self._died.done():
-            raise engine.dead_error or EngineDeadError("The engine died.")
+            raise self._died.result()
 
     async def _drain(self, web: "WebServer") -> None:
-        timeout = self._args.server.shutdown_timeout
+        timeout = self._server.shutdown_timeout
         await web.drain()
         if web.num_running:
             logger.info("Stopping when %d running requests are done, in %g s at most.", web.num_running, timeout)
         deadline = time.monotonic() + timeout
-        while web.num_running and time.monotonic() < deadline and len(self._signals) < 2 and not self._died.done():
+        while self._is_busy(web) and time.monotonic() < deadline and len(self._signals) < 2 and not self._died.done():
             await asyncio.sleep(POLL)
         if web.num_running:
             logger.warning("Ended %d running requests.", web.num_running)
             await web.end_requests()
+
+    def _is_busy(self, web: "WebServer") -> bool:
+        return bool(web.num_running) or (self._others is not None and bool(self._others.num_running))
 
 
 def bind(server: ServerConfig) -> socket.socket:

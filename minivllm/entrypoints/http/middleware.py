@@ -3,7 +3,9 @@
 import hashlib
 import hmac
 import uuid
+from typing import Any
 
+import msgspec
 from fastapi import HTTPException
 from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
@@ -13,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from minivllm.config.sections.server import ServerConfig
 from minivllm.entrypoints.http.dependencies import header_request_id
 from minivllm.entrypoints.http.errors import send_error
-from minivllm.errors import AuthenticationError, OverloadedError
+from minivllm.errors import AuthenticationError, MinivllmError, OverloadedError
 
 # Probes of load balancers carry no key.
 OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/ping")
@@ -21,6 +23,9 @@ OPEN_PATHS = ("/health", "/health/live", "/health/ready", "/ping")
 ADMIN_PATHS = ("/v1/requests/",)
 # What still answers while the server drains.
 DRAIN_PATHS = (*OPEN_PATHS, "/metrics", "/version")
+RESPONSES_PATH = "/v1/responses"
+# What one process keeps for all, if there are several.
+KEPT_PATHS = (RESPONSES_PATH, "/v1/files", "/v1/batches")
 
 
 def middleware(server: ServerConfig) -> list[Middleware]:
@@ -41,6 +46,8 @@ def middleware(server: ServerConfig) -> list[Middleware]:
         chain.append(Middleware(AuthMiddleware, keys=server.api_key, admin_keys=server.admin_api_key))
     chain.append(Middleware(DrainMiddleware))
     chain.append(Middleware(BodyLimitMiddleware, limit=server.max_request_bytes))
+    if server.api_server_count > 1:
+        chain.append(Middleware(KeeperMiddleware))
     return chain
 
 
@@ -135,6 +142,74 @@ class BodyLimitMiddleware:
 
     def _refusal(self) -> HTTPException:
         return HTTPException(413, f"The request body is larger than {self._limit} bytes (--max-request-bytes).")
+
+
+class KeeperMiddleware:
+    """Of several API processes the first keeps files, batches and responses: it gets the requests for these."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        siblings = scope["app"].state.siblings if scope["type"] == "http" else None
+        if siblings is None or siblings.index == 0 or not _path(scope).startswith(KEPT_PATHS):
+            return await self._app(scope, receive, send)
+        try:
+            if (body := await _read(receive)) is None:
+                return
+            is_for_first = not (_path(scope).startswith(RESPONSES_PATH) and _keeps_nothing(body))
+            if is_for_first:
+                await siblings.forward(0, body, scope, receive, send)
+        except (MinivllmError, HTTPException) as exc:
+            return await send_error(exc, scope, receive, send)
+        if not is_for_first:
+            await self._app(scope, _again(body, receive), send)
+
+
+class _Kept(msgspec.Struct):
+    """What in the body of a response's request may have to do with other responses."""
+
+    store: Any = None
+    previous_response_id: Any = None
+    input: Any = None
+
+
+def _keeps_nothing(body: bytes) -> bool:
+    try:
+        given = msgspec.json.decode(body, type=_Kept)
+    except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+        return False
+    items = given.input if isinstance(given.input, list) else []
+    by_id = any(not isinstance(item, dict) or ("role" not in item and "type" not in item) for item in items)
+    by_id = by_id or any(item.get("type") == "item_reference" for item in items)
+    return given.store is False and given.previous_response_id is None and not by_id
+
+
+async def _read(receive: Receive) -> bytes | None:
+    """The whole body; None if the client has gone before its end."""
+    parts: list[bytes] = []
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        parts.append(message.get("body", b""))
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _again(body: bytes, receive: Receive) -> Receive:
+    """As `receive` was before the body had been read."""
+    told = False
+
+    async def tell() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return tell
 
 
 def _path(scope: Scope) -> str:

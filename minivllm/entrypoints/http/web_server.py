@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
-from minivllm.config.engine_args import AsyncEngineArgs
+from minivllm.config.engine_config import EngineConfig
 from minivllm.config.sections.server import ServerConfig
 from minivllm.entrypoints.http.app import build_app, init_app_state, start_batches
 from minivllm.errors import ConfigError
@@ -18,6 +18,7 @@ from minivllm.utils.logging import get_logger
 
 if TYPE_CHECKING:
     from minivllm.engine.async_engine import AsyncLLMEngine
+    from minivllm.entrypoints.http.siblings import Siblings
 
 CLOSE_TIMEOUT = 2  # seconds for connections to close once nothing runs on them
 
@@ -25,14 +26,20 @@ CLOSE_TIMEOUT = 2  # seconds for connections to close once nothing runs on them
 class WebServer:
     """`ConfigError` for certificate files that do not work."""
 
-    def __init__(self, args: AsyncEngineArgs):
-        self._args = args
-        self._app = build_app(args.server)
-        self._server = _Server(_uvicorn_config(self._app, args.server, access_log=not args.disable_log_requests))
+    def __init__(self, server: ServerConfig, config: EngineConfig, siblings: "Siblings | None" = None):
+        self._config = server
+        self._app = build_app(server)
+        self._siblings = siblings
+        access_log = not config.observability.disable_log_requests
+        self._server = _Server(_uvicorn_config(self._app, server, access_log))
 
-    def attach(self, engine: "AsyncLLMEngine") -> None:
-        init_app_state(engine, self._app.state, self._args)  # type: ignore[arg-type]
-        start_batches(engine, self._app.state, self._args)  # type: ignore[arg-type]
+    async def attach(self, engine: "AsyncLLMEngine") -> None:
+        init_app_state(engine, self._app.state, self._config)  # type: ignore[arg-type]
+        if self._siblings is not None:
+            self._app.state.siblings = self._siblings
+            await self._siblings.open(self._app)
+        if self._siblings is None or self._siblings.index == 0:
+            start_batches(engine, self._app.state, self._config)  # type: ignore[arg-type]
 
     async def serve(self, listener: socket.socket) -> None:
         await self._server.serve(sockets=[listener])
@@ -44,7 +51,7 @@ class WebServer:
     @property
     def num_running(self) -> int:
         """Requests whose reply is not complete."""
-        return len(self._server.server_state.tasks)
+        return len(self._tasks())
 
     async def drain(self) -> None:
         """Refuse new requests from now on; not ready any more. Batches stop where they are, responses in the background end."""
@@ -55,7 +62,7 @@ class WebServer:
 
     async def end_requests(self) -> None:
         """Open streams end with an error event, other requests with 503."""
-        tasks = list(self._server.server_state.tasks)
+        tasks = self._tasks()
         for task in tasks:
             task.cancel()
         await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT)
@@ -63,6 +70,9 @@ class WebServer:
     def stop(self, force: bool) -> None:
         self._server.should_exit = True
         self._server.force_exit = self._server.force_exit or force
+
+    def _tasks(self) -> list[asyncio.Task[None]]:
+        return [*self._server.server_state.tasks, *(self._siblings.tasks if self._siblings else ())]
 
 
 class _Server(uvicorn.Server):

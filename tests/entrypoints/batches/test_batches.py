@@ -32,8 +32,8 @@ class Server:
         self.engine = engine or FakeEngine()
         self.engine.config = replace(self.engine.config, scheduler=SchedulerConfig(max_num_seqs=64))
         self.app = build_app(args.server)
-        init_app_state(self.engine, self.app.state, args)
-        start_batches(self.engine, self.app.state, args)
+        init_app_state(self.engine, self.app.state, args.server)
+        start_batches(self.engine, self.app.state, args.server)
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://server")
 

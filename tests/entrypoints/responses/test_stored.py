@@ -10,7 +10,7 @@ import pytest
 from fakes import Client, FakeEngine
 from served import Served
 
-from minivllm.config.engine_args import AsyncEngineArgs
+from minivllm.config.sections.server import ServerConfig
 from minivllm.entrypoints.batches.internal_call import caller
 from minivllm.entrypoints.http.app import background_call
 from minivllm.entrypoints.responses.store import ResponseStore, StoredResponse
@@ -167,7 +167,7 @@ def test_in_a_batch():
     engine = FakeEngine(["Yes"])
     client = Client(engine)
     first = client.post("/v1/responses", {"model": "fake", "input": "One"}).json()
-    call = background_call(engine, AsyncEngineArgs(model="org/fake"), client.app.state.openai_serving_responses.store)
+    call = background_call(engine, ServerConfig(), client.app.state.openai_serving_responses.store)
     body = {"model": "fake", "input": "Two", "previous_response_id": first["id"]}
     status, reply = asyncio.run(call("/v1/responses", json.dumps(body).encode()))
     answer = json.loads(reply)
