@@ -30,7 +30,7 @@ def test_a_batch_survives_a_kill(launch, smollm2: Path, tmp_path: Path) -> None:
     )
     with launch(smollm2, *flags) as server:
         client = server.openai()
-        uploaded = client.files.create(file=requests_file(tmp_path, 40, 40), purpose="batch")
+        uploaded = client.files.create(file=requests_file(tmp_path, 24, 24), purpose="batch")
         batch = client.batches.create(input_file_id=uploaded.id, endpoint="/v1/completions", completion_window="24h")
         online = client.completions.create(model="m", prompt="Hi", max_tokens=2)  # is served in between
         assert online.usage.completion_tokens == 2
@@ -43,10 +43,10 @@ def test_a_batch_survives_a_kill(launch, smollm2: Path, tmp_path: Path) -> None:
         client = server.openai()
         while (done := client.batches.retrieve(batch.id)).status == "in_progress":
             time.sleep(0.05)
-        assert (done.status, done.request_counts.completed, done.error_file_id) == ("completed", 40, None)
+        assert (done.status, done.request_counts.completed, done.error_file_id) == ("completed", 24, None)
         answers = [json.loads(line) for line in client.files.content(done.output_file_id).text.splitlines()]
-        assert sorted(int(answer["custom_id"]) for answer in answers) == list(range(40))
-        alone = client.completions.create(model="m", prompt="7 + 1 =", max_tokens=40, temperature=0)
+        assert sorted(int(answer["custom_id"]) for answer in answers) == list(range(24))
+        alone = client.completions.create(model="m", prompt="7 + 1 =", max_tokens=24, temperature=0)
         (seventh,) = [a["response"]["body"] for a in answers if a["custom_id"] == "7"]
         assert seventh["choices"][0]["text"] == alone.choices[0].text
         assert {file.id for file in client.files.list()} == {uploaded.id, done.output_file_id}
