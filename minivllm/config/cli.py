@@ -37,12 +37,13 @@ def given_options(args: argparse.Namespace, known: Mapping[str, Option]) -> dict
 
 def _add_flag(group: Any, option: Option) -> None:
     keywords: dict[str, Any] = {"dest": option.name, "default": argparse.SUPPRESS, "help": _help(option)}
+    flags = [option.short, option.flag] if option.short else [option.flag]
     if option.type is bool:
         # Both forms work, so that a flag can undo a --config file; where the default is off, only one is worth showing.
         if option.default:
-            group.add_argument(option.flag, action=argparse.BooleanOptionalAction, **keywords)
+            group.add_argument(*flags, action=argparse.BooleanOptionalAction, **keywords)
         else:
-            group.add_argument(option.flag, action="store_const", const=True, **keywords)
+            group.add_argument(*flags, action="store_const", const=True, **keywords)
             group.add_argument(
                 "--no-" + option.flag[2:], action="store_const", const=False, **{**keywords, "help": argparse.SUPPRESS}
             )
@@ -50,7 +51,6 @@ def _add_flag(group: Any, option: Option) -> None:
     if option.type is tuple:
         keywords |= {"nargs": "+", "action": "extend"}
     keywords["metavar"] = option.metavar or ("{" + ",".join(option.choices) + "}" if option.choices else _metavar(option))
-    flags = [option.short, option.flag] if option.short else [option.flag]
     group.add_argument(*flags, type=_converter(option), **keywords)
 
 

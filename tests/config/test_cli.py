@@ -42,6 +42,7 @@ def test_every_kind_of_flag() -> None:
 
 def test_a_short_flag_is_the_same_option() -> None:
     assert parse("-q", "int8").given == parse("--quantization", "int8").given == {"quantization": "int8"}
+    assert parse("-tp", "2", "-ep").given == {"tensor_parallel_size": 2, "enable_expert_parallel": True}
 
 
 def test_a_json_list_is_a_list_too() -> None:
