@@ -43,6 +43,7 @@ NO_TORCH = (
     "core/scheduler",
     "core/kv_cache",
     "core/grammar",
+    "core/kv_transfer",
     "messages",
     "config",
     "ipc",
@@ -188,7 +189,7 @@ def test_the_environment_is_read_in_one_place() -> None:
 def test_every_option_is_read_somewhere() -> None:
     """An option is there when what it sets works. Some are used up by config.resolve."""
     read = {node.attr for tree in TREES.values() for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    used_up = {"revision", "hf_overrides", "generation_config", "runner", "convert", "pooler_config"}
+    used_up = {"revision", "hf_overrides", "generation_config", "runner", "convert", "pooler_config", "kv_transfer_config"}
     assert not set(AsyncEngineArgs.options()) - read - used_up
 
 

@@ -7,6 +7,7 @@ from minivllm.config.quantization import StoredWeights
 from minivllm.config.sections.cache import CacheConfig
 from minivllm.config.sections.device import DeviceConfig
 from minivllm.config.sections.generation import GenerationConfig
+from minivllm.config.sections.kv_transfer import KVTransferConfig
 from minivllm.config.sections.load import LoadConfig
 from minivllm.config.sections.model import ModelConfig
 from minivllm.config.sections.observability import ObservabilityConfig
@@ -39,4 +40,5 @@ class EngineConfig:
     generation: GenerationConfig
     parallel: ParallelConfig = ParallelConfig()
     pooling: PoolingConfig | None = None  # None: the model generates
+    kv_transfer: KVTransferConfig | None = None  # None: blocks stay where they are
     stored: StoredWeights | None = None  # None: weights are in the checkpoint as they are

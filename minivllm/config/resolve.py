@@ -1,6 +1,7 @@
 """From the options given to a complete `EngineConfig`: an ordered list of small rules. Used by `EngineArgs.resolve`."""
 
 import importlib.util
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from minivllm.config.hf.registry import has_family
 from minivllm.config.model_spec import ModelSpec, architecture_of, canonical, token_ids
 from minivllm.config.option import AUTO, options_of
 from minivllm.config.sections.generation import GenerationConfig
+from minivllm.config.sections.kv_transfer import KVTransferConfig, read_kv_transfer
 from minivllm.config.sections.model import OURS, TRANSFORMERS
 from minivllm.config.sections.pooling import PoolingConfig
 from minivllm.config.sections.server import ServerConfig
@@ -43,6 +45,7 @@ class Draft:
     spec: ModelSpec | None = None
     generation: GenerationConfig = GenerationConfig()
     pooling: PoolingConfig | None = None
+    kv_transfer: KVTransferConfig | None = None
     stored: quantization.StoredWeights | None = None
 
 
@@ -58,7 +61,8 @@ def resolve_engine(given: Mapping[str, Any], *, server: bool = False) -> EngineC
         for name, section in ENGINE_SECTIONS.items()
     }
     assert draft.spec is not None
-    return EngineConfig(**sections, spec=draft.spec, generation=draft.generation, pooling=draft.pooling, stored=draft.stored)
+    facts = {name: getattr(draft, name) for name in ("spec", "generation", "pooling", "kv_transfer", "stored")}
+    return EngineConfig(**sections, **facts)
 
 
 def find_model(draft: Draft) -> None:
@@ -347,6 +351,19 @@ def check_cache(draft: Draft) -> None:
         draft.values["kv_cache_dtype"] = draft.values["dtype"]
 
 
+def choose_kv_transfer(draft: Draft) -> None:
+    values, name = draft.values, "kv_transfer_config"
+    if not values[name]:
+        return
+    if draft.pooling is not None or not values["enable_prefix_caching"]:
+        raise ConfigError("--kv-transfer-config: it needs a model that generates, and --enable-prefix-caching.", param=name)
+    if values["distributed_executor_backend"] == "ray" or values["nnodes"] > 1 or sys.platform != "linux":
+        raise ConfigError(
+            "--kv-transfer-config: the workers must be on one machine, with Linux: no Ray, no --nnodes.", param=name
+        )
+    draft.kv_transfer = read_kv_transfer(values[name])
+
+
 RULES: list[Callable[[Draft], None]] = [
     find_model,
     find_tokenizer,
@@ -363,6 +380,7 @@ RULES: list[Callable[[Draft], None]] = [
     choose_step_size,
     check_scheduler,
     check_cache,
+    choose_kv_transfer,
 ]
 
 

@@ -1,6 +1,7 @@
 """From a config to a core that can serve: workers, weights, KV cache, scheduler, warm-up. The one door to torch."""
 
 import os
+from typing import TYPE_CHECKING
 
 from minivllm.config.engine_config import EngineConfig
 from minivllm.core.engine_core import EngineCore
@@ -12,6 +13,9 @@ from minivllm.messages.kv_spec import KVSpec
 from minivllm.messages.output import EngineReady
 from minivllm.messages.plan import Plan, WorkerPlan
 from minivllm.utils.logging import get_logger
+
+if TYPE_CHECKING:
+    from minivllm.core.kv_transfer.exchange import Exchange
 
 logger = get_logger(__name__)
 
@@ -30,7 +34,8 @@ def build_core(config: EngineConfig, progress: bool = False) -> tuple[EngineCore
         num_blocks = _count_blocks(config, executor)
         executor.call_all("allocate_kv", num_blocks)
         executor.call_all("warm_up")
-        core = EngineCore(config, executor, num_blocks, _measure_costs(config, executor, num_blocks))
+        costs, exchange = _measure_costs(config, executor, num_blocks), _make_exchange(config, executor)
+        core = EngineCore(config, executor, num_blocks, costs, exchange=exchange)
     except BaseException:
         executor.abandon()
         raise
@@ -76,6 +81,14 @@ def _make_executor(config: EngineConfig) -> Executor:
 
             return RayExecutor(config)
     return UniprocExecutor(config)
+
+
+def _make_exchange(config: EngineConfig, executor: Executor) -> "Exchange | None":
+    if config.kv_transfer is None:
+        return None
+    from minivllm.core.kv_transfer.exchange import Exchange
+
+    return Exchange(config, executor.call_all("kv_spec"))
 
 
 def _count_blocks(config: EngineConfig, executor: Executor) -> int:

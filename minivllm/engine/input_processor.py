@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from minivllm.config.engine_config import EngineConfig
+from minivllm.config.sections.kv_transfer import KVTransferConfig
 from minivllm.engine.pooling_inputs import NO_SAMPLING, PoolingInputs
 from minivllm.errors import ClientError
+from minivllm.messages.kv_transfer import KVTransferParams
 from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.prompt import Prompt
 from minivllm.messages.request import EngineRequest
@@ -41,6 +43,7 @@ class InputProcessor:
         self._eos_token_ids = list(config.generation.eos_token_ids)
         self._pooling = PoolingInputs(config, tokenizer, max_length)
         self._generates = config.pooling is None
+        self._kv_transfer = config.kv_transfer
 
     def tokenize(self, prompt: Prompt) -> TokenizedPrompt:
         """Any form of prompt to ids. The dear part for a long text, and safe to run in another thread."""
@@ -129,13 +132,14 @@ class InputProcessor:
             request_id=request_id,
             prompt_token_ids=ids,
             sampling_params=msgspec.structs.replace(
-                params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens)
+                params, max_tokens=max_tokens, min_tokens=min(params.min_tokens, max_tokens), extra_args=None
             ),
             eos_token_ids=self._eos_token_ids,
             bad_words_token_ids=bad_words,
             arrival_time=monotonic() if arrival_time is None else arrival_time,
             priority=priority,
             cache_salt=prompt.cache_salt,
+            kv_transfer=_kv_transfer(params, self._kv_transfer),
         )
 
     def _truncate(self, ids: list[int], params: SamplingParams) -> list[int]:
@@ -241,6 +245,28 @@ def _check_salt(salt: object) -> str | None:
         raise ClientError(f"cache_salt must be a text of 1 to {MAX_SALT} characters.", param="cache_salt")
     _check_unicode("cache_salt", [salt])
     return salt
+
+
+def _kv_transfer(params: SamplingParams, config: KVTransferConfig | None) -> KVTransferParams | None:
+    """What `extra_args` wish, if anything."""
+    name, extra = "kv_transfer_params", params.extra_args or {}
+    if unknown := set(extra) - {name}:
+        raise ClientError(f"extra_args has no {min(unknown)!r}: {name!r} is all that is known.", param="extra_args")
+    try:
+        wish = msgspec.convert(extra.get(name) or {}, KVTransferParams)
+    except msgspec.ValidationError as e:
+        raise ClientError(f"{name}: {e}", param=name) from e
+    if not wish.do_remote_decode and not wish.do_remote_prefill:
+        return None
+    if config is None:
+        raise ClientError(f"{name} are for servers with --kv-transfer-config, which this one has not.", param=name)
+    if wish.do_remote_decode and (wish.do_remote_prefill or params.n > 1):
+        raise ClientError(f"{name}: do_remote_decode goes neither with do_remote_prefill nor with n > 1.", param=name)
+    if not (config.produces if wish.do_remote_decode else config.consumes):
+        raise ClientError(f"{name}: this server is a {config.kv_role}.", param=name)
+    if wish.do_remote_prefill and wish.remote_request_id is None:
+        raise ClientError(f"{name}: do_remote_prefill goes with what the producer's answer says.", param=name)
+    return wish
 
 
 def _check_unicode(name: str, texts: Iterable[str]) -> None:

@@ -13,7 +13,7 @@ class LiveRequest:
 
     id: str
     state: str  # "waiting", "prefill" or "decode"
-    waits_for: str | None  # "slot", "kv_cache", "step_tokens" or "grammar"
+    waits_for: str | None  # "slot", "kv_cache", "step_tokens", "grammar" or "kv_transfer"
     num_choices: int
     num_prompt_tokens: int
     num_computed_tokens: int

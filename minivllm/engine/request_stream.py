@@ -1,6 +1,7 @@
 """`RequestStream`: one user request on its way back: its choices, its times, and the mailbox that its reader waits at."""
 
 import asyncio
+from typing import Any
 
 from minivllm.engine.choice import Choice
 from minivllm.errors import ClientError, MinivllmError
@@ -25,6 +26,7 @@ class RequestStream:
         self.num_cached_tokens = 0
         self.error: MinivllmError | None = None
         self._pooled: Pooled | None = None
+        self._kv_transfer_params: dict[str, Any] | None = None
         self._prompt = prompt
         self._tokenizer = tokenizer if params.detokenize else None
         self._kind = params.output_kind
@@ -42,6 +44,7 @@ class RequestStream:
         if metrics.first_scheduled_time is None and output.scheduled_time:
             metrics.first_scheduled_time = output.scheduled_time
         self._pooled = output.pooled
+        self._kv_transfer_params = output.kv_transfer_params
         if output.token_ids or output.pooled is not None:
             if metrics.first_token_time is None:
                 metrics.first_token_time = time
@@ -85,6 +88,7 @@ class RequestStream:
             self.num_open == 0,
             self.num_cached_tokens,
             self.metrics,
+            self._kv_transfer_params,
         )
         self._taken = True
         return output

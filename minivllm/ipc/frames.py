@@ -1,8 +1,12 @@
-"""One length-prefixed blob on a pipe: the config that the launcher writes to a new core's stdin."""
+"""One length-prefixed blob on a pipe: the config that the launcher writes to a new core's stdin; on sockets between engines."""
 
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 _LENGTH_BYTES = 8  # big endian
+
+
+class ByteReader(Protocol):
+    def read(self, size: int, /) -> bytes | None: ...
 
 
 def write_frame(pipe: BinaryIO, data: bytes) -> None:
@@ -10,12 +14,15 @@ def write_frame(pipe: BinaryIO, data: bytes) -> None:
     pipe.flush()
 
 
-def read_frame(pipe: BinaryIO) -> bytes:
-    """Blocks until the frame is complete; EOFError if the writer went away before."""
-    return _read_exactly(pipe, int.from_bytes(_read_exactly(pipe, _LENGTH_BYTES), "big"))
+def read_frame(pipe: ByteReader, limit: int | None = None) -> bytes:
+    """Blocks until the frame is complete; EOFError if the writer went away before, ValueError if it is longer than `limit`."""
+    size = int.from_bytes(_read_exactly(pipe, _LENGTH_BYTES), "big")
+    if limit is not None and size > limit:
+        raise ValueError(f"a frame of {size} bytes is too long")
+    return _read_exactly(pipe, size)
 
 
-def _read_exactly(pipe: BinaryIO, size: int) -> bytes:
+def _read_exactly(pipe: ByteReader, size: int) -> bytes:
     data = b""
     while len(data) < size:
         more = pipe.read(size - len(data))

@@ -2,6 +2,7 @@
 
 import enum
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
@@ -37,6 +38,7 @@ class TokenOutput(msgspec.Struct, array_like=True):
     num_preemptions: int = 0
     scheduled_time: float = 0.0  # time.monotonic() of the first step it was in
     pooled: Pooled | None = None
+    kv_transfer_params: dict[str, Any] | None = None  # with a finish_reason: by which another engine gets the prompt's blocks
 
 
 class TokenOutputs(msgspec.Struct, array_like=True, tag=True):
@@ -118,6 +120,7 @@ class RequestOutput:
     finished: bool
     num_cached_tokens: int = 0
     metrics: RequestMetrics | None = None
+    kv_transfer_params: dict[str, Any] | None = None  # for the engine that is to go on, if that was asked for
 
 
 __all__ = [

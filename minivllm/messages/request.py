@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 
+from minivllm.messages.kv_transfer import KVTransferParams
 from minivllm.messages.pooling_params import PoolingParams
 from minivllm.messages.sampling_params import SamplingParams
 
@@ -27,6 +28,7 @@ class EngineRequest(msgspec.Struct, array_like=True):
     cache_salt: str | None = None
     pooling_params: PoolingParams | None = None
     token_type_start: int | None = None  # the first token of the second text of a pair
+    kv_transfer: KVTransferParams | None = None  # one of its two wishes is True
     data_parallel_rank: int = 0  # the core that it goes to, where there are several: the balancer sets it
 
 

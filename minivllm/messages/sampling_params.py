@@ -2,6 +2,7 @@
 
 import enum
 import math
+from typing import Any
 
 import msgspec
 
@@ -54,6 +55,7 @@ class SamplingParams(msgspec.Struct, kw_only=True, omit_defaults=True):
     allowed_token_ids: list[int] | None = None
     structured_outputs: StructuredOutputsParams | None = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
+    extra_args: dict[str, Any] | None = None  # as in vLLM; "kv_transfer_params" is all that is known
 
     def __post_init__(self) -> None:
         for name in ("stop", "stop_token_ids", "bad_words"):

@@ -21,7 +21,7 @@ class RequestState(msgspec.Struct, array_like=True):
 
     request_id: str
     running: bool
-    waits_for: str | None  # what keeps a waiting one out: "slot", "kv_cache", "step_tokens" or "grammar"
+    waits_for: str | None  # what keeps a waiting one out: "slot", "kv_cache", "step_tokens", "grammar" or "kv_transfer"
     num_tokens: int  # prompt and output so far
     num_computed_tokens: int
     num_cached_tokens: int  # of the prompt, found in the prefix cache at first admission

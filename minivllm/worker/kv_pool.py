@@ -4,6 +4,8 @@ layer: [2, num_blocks, num_kv_heads, block_size, head_dim]      0 = keys, 1 = va
 """
 
 import math
+import mmap
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -47,3 +49,20 @@ class KVPool:
         advise_huge_pages(memory)
         own = memory.unbind(0)
         self.layers = [own[0]] * self._num_before + list(own)  # by the layers' numbers; nobody asks for those before
+
+    def copy_blocks(self, memory: mmap.mmap, total: int, first: int, block_ids: Sequence[int], into_cache: bool) -> None:
+        """Copy these blocks out to memory for `total` of them, from the place of number `first` on, or in from there.
+
+        memory: [own layers, 2, total, …], the rest as in a layer.
+        """
+        own = [layer.view(torch.uint8).flatten(2) for layer in self.layers[self._num_before :]]
+        parts, _, page = own[0].shape
+        saved = torch.frombuffer(memory, dtype=torch.uint8).view(len(own), parts, total, page)
+        if page % 8 == 0:  # it is copied element by element
+            own, saved = [layer.view(torch.int64) for layer in own], saved.view(torch.int64)
+        ids = torch.tensor(block_ids, device=self._device)
+        for layer, pages in zip(own, saved.narrow(2, first, len(block_ids)), strict=True):
+            if into_cache:
+                layer.index_copy_(1, ids, pages.to(layer.device))
+            else:
+                pages.copy_(layer.index_select(1, ids))

@@ -1,8 +1,9 @@
 """`Worker`: one device with its share of the model and of the KV cache. Called by an executor, always from one thread."""
 
 import dataclasses
+import mmap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -164,6 +165,12 @@ class Worker:
         calls_torch = config.model.model_impl == TRANSFORMERS or (config.spec.encoder is not None and device.captures)
         if not config.model.enforce_eager and not calls_torch:
             graphs.capture(pool.layers, config.scheduler.max_num_batched_tokens)
+
+    @torch.inference_mode()
+    def copy_blocks(self, paths: Sequence[str], total: int, first: int, block_ids: Sequence[int], into_cache: bool) -> None:
+        """See `KVPool.copy_blocks`; `paths`: of each rank's memory."""
+        with open(paths[self._place.rank], "r+b", buffering=0) as file:
+            self._loaded_pool().copy_blocks(mmap.mmap(file.fileno(), 0), total, first, block_ids, into_cache)
 
     def warm_up(self) -> None:
         config, num_blocks = self._config, self._loaded_pool().layers[0].shape[1]

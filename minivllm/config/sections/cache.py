@@ -1,6 +1,7 @@
 """The KV cache. Part of `EngineConfig`."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from minivllm.config.option import option
 
@@ -31,3 +32,6 @@ class CacheConfig:
         choices=("auto", "float32", "bfloat16", "float16", "int8", "fp8"),
         aliases={"float": "float32", "half": "float16", "fp8_e4m3": "fp8"},
     )  # fmt: skip
+    kv_transfer_config: dict[str, Any] = option(
+        {}, "Hand the KV cache of prompts to another engine, or take it from one: see docs/parallel.md."
+    )

@@ -49,6 +49,10 @@ class KVCacheManager:
                 found.append(block_id)
         return found
 
+    def digests(self, blocks: SequenceBlocks, token_ids: Sequence[int]) -> list[Digest]:
+        """Of all full blocks."""
+        return [self._digest(blocks, token_ids, index) for index in range(len(token_ids) // self.block_size)]
+
     def is_same_block(
         self,
         index: int,

@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -113,6 +113,7 @@ class ChatSession:
         self._include_reasoning = include_reasoning
         self.prompt_token_ids: list[int] = prompt["prompt_token_ids"]
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.kv_transfer_params: dict[str, Any] | None = None
         self.num_cached_tokens = 0
         self.num_completion_tokens = 0
         self.num_reasoning_tokens = 0
@@ -125,6 +126,7 @@ class ChatSession:
                 if not started:
                     started = True
                     self._take_prompt(output)
+                self.kv_transfer_params = output.kv_transfer_params
                 for choice in output.outputs:
                     self.num_completion_tokens += len(choice.token_ids)
                     for event in self._deltas(choice):

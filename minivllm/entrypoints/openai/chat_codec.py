@@ -99,6 +99,8 @@ class ChatEncoder:
         reply["prompt_logprobs"] = self._session.prompt_logprobs
         if self._with_token_ids:
             reply["prompt_token_ids"] = self._session.prompt_token_ids
+        if self._session.kv_transfer_params is not None:
+            reply["kv_transfer_params"] = self._session.kv_transfer_params
         return cast(ChatCompletion, reply)
 
     def usage(self) -> Usage:

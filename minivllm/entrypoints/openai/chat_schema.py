@@ -131,3 +131,4 @@ class ChatCompletion(TypedDict):
     service_tier: str | None
     prompt_logprobs: list[dict[str, Any] | None] | None
     prompt_token_ids: NotRequired[list[int]]
+    kv_transfer_params: NotRequired[dict[str, Any]]

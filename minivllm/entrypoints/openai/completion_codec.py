@@ -23,6 +23,8 @@ def decode(body: CompletionRequest, defaults: Mapping[str, Any], max_logprobs: i
     sampling.check_max_tokens("max_tokens", body.max_tokens, 0)
     sampling.check_logprobs("logprobs", body.logprobs, max_logprobs)
     sampling.check_cache_salt(body.cache_salt)
+    if body.kv_transfer_params and len(body.prompt) > 1:
+        raise ClientError("kv_transfer_params belong to one prompt.", param="kv_transfer_params")
     if body.suffix:
         for name in ("echo", "truncate_prompt_tokens"):
             if getattr(body, name):
@@ -85,6 +87,8 @@ class CompletionEncoder:
         ]
         reply["usage"] = self.usage()
         reply["service_tier"] = None
+        if outputs[0].kv_transfer_params is not None:
+            reply["kv_transfer_params"] = outputs[0].kv_transfer_params
         return cast(Completion, reply)
 
     def choice(self, number: int, output: CompletionOutput, whole: bool = False) -> dict[str, Any]:

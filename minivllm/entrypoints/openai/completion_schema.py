@@ -72,3 +72,4 @@ class Completion(TypedDict):
     usage: Usage
     system_fingerprint: str
     service_tier: str | None
+    kv_transfer_params: NotRequired[dict[str, Any]]

@@ -61,7 +61,6 @@ _UNSUPPORTED: dict[str, Callable[[Any], bool]] = {
     "logprob_token_ids": _falsy,
     "thinking_token_budget": lambda value: value == -1,
     "repetition_detection": _never,
-    "kv_transfer_params": _falsy,
     "ec_transfer_params": _falsy,
     "vllm_xargs": _falsy,
     "watermarking": _falsy,
@@ -133,6 +132,7 @@ def sampling_params(
         logit_bias=_logit_bias(request.logit_bias),
         structured_outputs=structured_codec.decode(request),
         output_kind=OutputKind.DELTA if request.stream else OutputKind.FINAL_ONLY,
+        extra_args={"kv_transfer_params": transfer} if (transfer := _kv_transfer_params(request)) else None,
     )
 
 
@@ -185,6 +185,13 @@ def check_stream_options(request: GenerationRequest) -> StreamOptions:
 def check_cache_salt(salt: str | None) -> None:
     if salt is not None and (not salt or any(char in "@/\\\0" for char in salt)):
         raise ClientError("cache_salt must be a non-empty string without '@', '/', '\\' and NUL.", param="cache_salt")
+
+
+def _kv_transfer_params(request: GenerationRequest) -> dict[str, Any] | None:
+    params = request.kv_transfer_params
+    if params and params.get("do_remote_decode") and request.stream:
+        raise ClientError("kv_transfer_params: do_remote_decode is answered when `stream` is not set.", param="stream")
+    return params
 
 
 def _logit_bias(given: dict[str, float] | None) -> dict[int, float] | None:

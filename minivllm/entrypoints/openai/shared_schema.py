@@ -132,6 +132,7 @@ class GenerationRequest(BaseModel):
     cache_salt: str | None = Field(None, max_length=MAX_ID_LENGTH)
     timeout_ms: Annotated[Int, Field(ge=1)] | None = None  # from arrival; then it ends with what it has
     request_id: str | None = Field(None, max_length=MAX_ID_LENGTH)
+    kv_transfer_params: dict[str, Any] | None = None  # of `KVTransferParams`, which the engine checks
     # Accepted without effect: they ask for nothing that changes the text.
     user: str | None = None
     metadata: dict[str, Any] | None = None
