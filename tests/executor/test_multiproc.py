@@ -37,6 +37,11 @@ def test_outputs_are_those_of_one_process(model):
         assert_same(outputs_of(model, **sizes), expected)
 
 
+def test_experts_of_two_workers(tmp_path):
+    mixture = write_tiny_llama(tmp_path, experts=4)
+    assert_same(outputs_of(mixture, tensor_parallel_size=2, enable_expert_parallel=True), outputs_of(mixture))
+
+
 def test_stages_with_a_tied_head(tmp_path):
     """The table of tokens is on the first and on the last stage; the one between has neither ids nor logits."""
     folder = write_tiny_llama(tmp_path, tied=True)

@@ -2,9 +2,10 @@
 
 import time
 
+import httpx
 import psutil
 import pytest
-from executor.workers import assert_same, outputs_of
+from executor.workers import PROMPTS, assert_same, outputs_of
 from tiny_llama import write_tiny_llama
 
 from minivllm import LLM, SamplingParams
@@ -41,6 +42,24 @@ def test_ranks_follow_the_nodes(cluster):
 def test_outputs_are_those_of_one_process(model, cluster):
     sizes = {"tensor_parallel_size": 2, "pipeline_parallel_size": 2}
     assert_same(outputs_of(model, distributed_executor_backend="ray", **sizes), outputs_of(model))
+
+
+def test_a_server_whose_two_cores_have_experts_on_two_workers_each(tmp_path, cluster, launch):
+    """Over HTTP, in the cluster that is there; steps are short, and blocks too few for all prompts."""
+    mixture = write_tiny_llama(tmp_path, experts=4)
+    limits = {"max_num_seqs": 6, "max_num_batched_tokens": 16, "num_gpu_blocks_override": 26, "block_size": 4}
+    options = {"dtype": "float32", "cpu_threads": 1, "max_model_len": 100, **limits}
+    body = {"max_tokens": 20, "ignore_eos": True, "temperature": 0}
+    with LLM(str(mixture), **options) as llm:
+        outputs = llm.generate([{"prompt_token_ids": p} for p in PROMPTS], SamplingParams(**body), use_tqdm=False)
+    flags = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value))]
+    flags += ["-dp", "2", "-tp", "2", "-ep", "--distributed-executor-backend", "ray"]
+    with launch(mixture, *flags, env={"RAY_ADDRESS": ray.get_runtime_context().gcs_address}) as server:
+        body |= {"prompt": PROMPTS * 2, "return_token_ids": True}
+        reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()
+        assert [choice["token_ids"] for choice in reply["choices"]] == [o.outputs[0].token_ids for o in outputs] * 2
+        assert reply["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+        assert server.metric("minivllm:num_preemptions_total") > 0
 
 
 def test_a_killed_worker_ends_the_step(model, cluster):
