@@ -23,7 +23,9 @@ class ParallelConfig:
         "Default: uni for one worker, else mp.",
         choices=("uni", "mp", "ray"),
     )
-    nnodes: int = option(1, "Machines that share the workers equally, without Ray (mp): the same command on each, but:", low=1)
+    nnodes: int = option(
+        1, "Machines that share the workers equally, without Ray (mp): the same command on each, but for what follows.", low=1
+    )
     node_rank: int = option(0, "Which of them this is. Node 0 has the API, the others are --headless.", low=0)
     headless: bool = option(False, "Serve no API: start this node's workers for node 0.")
     master_addr: str = option(
