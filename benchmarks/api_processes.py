@@ -9,12 +9,11 @@ import argparse
 import asyncio
 import contextlib
 import statistics
-import sys
 import time
 
 import psutil
 import uvloop
-from served import read_stream, served
+from served import parse_with_flags, read_stream, served
 
 
 def core_and_api_seconds(root: int) -> tuple[float, float]:
@@ -48,9 +47,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=64)
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=3)
-    words = sys.argv[1:]
-    split = words.index("--") if "--" in words else len(words)
-    args, flags = parser.parse_args(words[:split]), words[split + 1 :]
+    args, flags = parse_with_flags(parser)
     with contextlib.ExitStack() as stack:
         servers = {}
         for count in args.counts:

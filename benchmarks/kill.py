@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from served import free_port, served
+from served import free_port, parse_with_flags, served
 
 LIMIT = 5.0  # seconds
 CLIENTS = 4
@@ -142,9 +142,7 @@ def main() -> None:
     ap.add_argument("model", type=Path)
     ap.add_argument("--times", type=int, default=20)
     ap.add_argument("--kinds", nargs="+", choices=("api", *KINDS), default=["api", "core"])
-    words = sys.argv[1:]
-    split = words.index("--") if "--" in words else len(words)
-    args, flags = ap.parse_args(words[:split]), words[split + 1 :]
+    args, flags = parse_with_flags(ap)
     wrong = 0
     for kind in args.kinds:
         kills = [kill_once(str(args.model), flags, kind) for _ in range(args.times)]

@@ -1,5 +1,6 @@
 """A `minivllm serve` process for the benchmarks of this folder: start, wait, memory of the whole process tree, stop."""
 
+import argparse
 import asyncio
 import contextlib
 import http.client
@@ -17,6 +18,13 @@ def free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+def parse_with_flags(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
+    """The arguments of this program, and behind `--` the flags of the server."""
+    words = sys.argv[1:]
+    split = words.index("--") if "--" in words else len(words)
+    return parser.parse_args(words[:split]), words[split + 1 :]
 
 
 def post(port: int, path: str, body: dict, timeout: float = 120) -> dict:
