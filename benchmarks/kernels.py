@@ -123,25 +123,30 @@ def _lines_of(
 def attention_lines() -> Iterator[Line]:
     ops = ops_for("cpu").attention
     decodes = [(1, 1, 256), (1, 1, 2048), (1, 1, 8192), (8, 1, 256), (32, 1, 256), (32, 1, 2048), (64, 1, 1024)]
-    cases = [*decodes, (1, 256, 256), (1, 2048, 2048), (4, 64, 1024)]
-    for (seqs, queries, context), kept in itertools.product(cases, (BFLOAT16, torch.int8)):
-        blocks = -(-context // 16)
-        layers = max(1, min(30, int(COLD_BYTES / (seqs * blocks * 2 * KV_HEADS * 16 * HEAD_DIM * kept.itemsize))))
-        shape = (2, seqs * blocks, KV_HEADS, 16, row_width(HEAD_DIM, kept))
+    prompts = [(1, 256, 256), (1, 2048, 2048), (4, 64, 1024)]
+    cases = [*((case, 0) for case in decodes + prompts), ((4, 1, 2048), 1984), ((32, 1, 2048), 1984)]
+    for ((seqs, queries, context), shared), kept in itertools.product(cases, (BFLOAT16, torch.int8)):
+        blocks, shared_blocks = -(-context // 16), shared // 16
+        num_blocks = shared_blocks + seqs * (blocks - shared_blocks)
+        layers = max(1, min(30, int(COLD_BYTES / (num_blocks * 2 * KV_HEADS * 16 * HEAD_DIM * kept.itemsize))))
+        shape = (2, num_blocks, KV_HEADS, 16, row_width(HEAD_DIM, kept))
         # Four bytes of 60 are a scale of 0.01.
         few = torch.full(shape, 60, dtype=kept) if kept == torch.int8 else torch.randn(shape).to(kept)
         caches = [few.clone() for _ in range(layers)]
-        tables = torch.randperm(seqs * blocks).int().view(seqs, blocks)
+        first, own = torch.randperm(num_blocks).int().split((shared_blocks, num_blocks - shared_blocks))
+        tables = torch.cat([first.expand(seqs, -1), own.view(seqs, -1)], dim=1)
         starts = torch.arange(seqs + 1).int() * queries
         lengths = torch.full((seqs,), context).int()
         q = torch.randn(seqs * queries, HEADS, HEAD_DIM).to(BFLOAT16)
         k, v = torch.randn(2, seqs, HEADS, context, HEAD_DIM).to(BFLOAT16)
         dense = q.view(seqs, queries, HEADS, HEAD_DIM).transpose(1, 2)
         plain = [lambda d=dense, k=k, v=v, causal=queries == context: F.scaled_dot_product_attention(d, k, v, is_causal=causal)]
-        own = [lambda kv=kv, t=tables, s=starts, n=lengths, q=q: ops.paged_attention(q, kv, t, s, n, 0.125) for kv in caches]
+        run = [lambda kv=kv, t=tables, s=starts, n=lengths, q=q: ops.paged_attention(q, kv, t, s, n, 0.125) for kv in caches]
         pairs = seqs * sum(range(context - queries + 1, context + 1))
         name = f"attention {seqs} x {queries} queries, {context} {'int8 ' if kept == torch.int8 else ''}keys"
-        yield Line(name, own, plain, seqs * context * 2 * KV_HEADS * shape[-1] * kept.itemsize, pairs * HEADS * HEAD_DIM * 4)
+        name += f", {shared} shared" if shared else ""
+        num_bytes = (context * seqs - shared * (seqs - 1)) * 2 * KV_HEADS * shape[-1] * kept.itemsize
+        yield Line(name, run, plain, num_bytes, pairs * HEADS * HEAD_DIM * 4)
 
 
 def row_lines() -> Iterator[Line]:

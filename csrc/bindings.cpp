@@ -62,6 +62,7 @@ void kv_write(long tokens, int dtype, int cache_dtype, Address k, Address v, lon
 void attend(AttentionArgs& args, int cache_dtype) {
   const AttentionPlan plan = plan_attention(args, num_threads());
   std::vector<float> partials(plan.partial_rows * (args.head_dim + 2));
+  args.token_order = plan.token_order.data();
   args.items = plan.items.data();
   args.num_items = static_cast<long>(plan.items.size());
   args.merges = plan.merges.data();

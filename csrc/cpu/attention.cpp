@@ -34,7 +34,7 @@ void attention(const AttentionArgs& a) {
     item.num_kv_heads = 1;
     for (int head = 0; head < heads; head++, item.kv_head++) {
       attend<Cache>(a, item, scratch);
-      if (item.partial >= 0) item.partial += (int)item_rows(a, item);
+      if (item.partial >= 0) item.partial += item.head_step;
     }
   });
 }

@@ -36,7 +36,7 @@ MINIVLLM_INLINE long item_rows(const AttentionArgs& a, const AttentionItem& item
 // Where the row of an item starts in q or out.
 MINIVLLM_INLINE long row_offset(const AttentionArgs& a, const AttentionItem& item, long row, long token_stride) {
   const long group = a.heads / a.kv_heads, tokens = item.token_end - item.token_begin;
-  const long kv_head = item.kv_head + row / (tokens * group), token = item.token_begin + row / group % tokens;
+  const long kv_head = item.kv_head + row / (tokens * group), token = a.token_order[item.token_begin + row / group % tokens];
   return token * token_stride + (kv_head * group + row % group) * a.head_dim;
 }
 
@@ -77,7 +77,8 @@ static void write_as(const float* from, float factor, T* to, long n) {
 // acc of one row -> its place in the output, or in the partial results.
 static void finish_row(const AttentionArgs& a, const AttentionItem& item, long row, const float* acc, float top, float sum) {
   if (item.partial >= 0) {
-    float* to = a.partials + (item.partial + row) * (a.head_dim + 2);
+    const long head_rows = item_rows(a, item) / item.num_kv_heads;
+    float* to = a.partials + (item.partial + row / head_rows * item.head_step + row % head_rows) * (a.head_dim + 2);
     memcpy(to, acc, a.head_dim * sizeof(float));
     to[a.head_dim] = top;
     to[a.head_dim + 1] = sum;
@@ -91,19 +92,19 @@ static void finish_row(const AttentionArgs& a, const AttentionItem& item, long r
 }
 
 static void merge(const AttentionArgs& a, const AttentionMerge& merge, Scratch& scratch) {
-  const AttentionItem whole{0, merge.kv_head, merge.num_kv_heads, merge.token_begin, merge.token_end, 0, 0, 0, -1};
-  const long rows = item_rows(a, whole), pitch = a.head_dim + 2;
+  const AttentionItem whole{0, merge.kv_head, merge.num_kv_heads, merge.token_begin, merge.token_end, 0, 0, 0, -1, 0};
+  const long rows = item_rows(a, whole), pitch = a.head_dim + 2, step = merge.split_step * pitch;
   float* acc = scratch.floats(a.head_dim);
   for (long row = 0; row < rows; row++) {
     const float* parts = a.partials + (merge.partial + row) * pitch;
     float top = kHidden, sum = 0;
     for (long s = 0; s < merge.splits; s++) {
-      const float part = parts[s * rows * pitch + a.head_dim];
+      const float part = parts[s * step + a.head_dim];
       top = part > top ? part : top;
     }
     memset(acc, 0, a.head_dim * sizeof(float));
     for (long s = 0; s < merge.splits; s++) {
-      const float* part = parts + s * rows * pitch;
+      const float* part = parts + s * step;
       const float factor = vexp(splat(part[a.head_dim] - top))[0];
       sum += part[a.head_dim + 1] * factor;
       for (long d = 0; d < a.head_dim; d++) acc[d] += part[d] * factor;

@@ -75,20 +75,23 @@ struct KvWriteArgs {
   long tokens, blocks, kv_heads, block_size, head_dim;
 };
 
-// A piece of attention for one thread: some query tokens of one sequence, KV heads from kv_head on, keys [key_begin, key_end).
+// A piece of attention for one thread: some query tokens, KV heads from kv_head on, keys [key_begin, key_end) of one sequence.
+// The tokens are that sequence's, or the newest ones of several that begin with these keys and see all of them.
 // Its rows are KV heads x tokens x heads of a KV head.
 struct AttentionItem {
   int seq, kv_head, num_kv_heads;
-  int token_begin, token_end;  // rows of q
-  int position;                // of the first token
+  int token_begin, token_end;  // places in token_order
+  int position;                // of the first token; of several sequences: any after the keys
   int key_begin, key_end;
-  int partial;  // -1: writes the output itself; else the first row of the partial results that it fills
+  int partial;    // -1: writes the output itself; else the first row of the partial results that it fills
+  int head_step;  // rows of partial results between KV heads
 };
 
-// Partial results of one tile of tokens whose keys were divided into `splits` items, to be merged into `out`.
+// Partial results of some tokens whose keys were divided into `splits`, to be merged into `out`.
 struct AttentionMerge {
   int token_begin, token_end, kv_head, num_kv_heads;
   int partial, splits;
+  int split_step;  // rows of partial results between splits
 };
 
 struct AttentionArgs {
@@ -109,6 +112,7 @@ struct AttentionArgs {
   const void *keys, *values;
   long key_stride, value_stride;
   // Filled by plan_attention.
+  const int* token_order;  // [tokens]: rows of q and out
   const AttentionItem* items;
   long num_items;
   const AttentionMerge* merges;

@@ -7,6 +7,7 @@
 namespace minivllm {
 
 struct AttentionPlan {
+  std::vector<int> token_order;
   std::vector<AttentionItem> items;
   std::vector<AttentionMerge> merges;
   long partial_rows = 0;

@@ -5,6 +5,7 @@ import inspect
 import itertools
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from types import ModuleType
 from typing import Any
 
@@ -209,8 +210,12 @@ def paged_case(
     slopes: bool = False,
     sinks: bool = False,
     scales: tuple[float, float] = (1.0, 1.0),
+    begins: dict[int, tuple[int, int]] | None = None,
 ) -> Case:
-    """Sequences in shuffled blocks of a pool; every cache row and table entry that no query may see is poison."""
+    """Sequences in shuffled blocks of a pool; every cache row and table entry that no query may see is poison.
+
+    begins: {sequence: (an earlier one, how many tokens of its blocks it begins with)}.
+    """
     lengths = torch.tensor(contexts, dtype=torch.int32)
     needed = [-(-context // block_size) for context in contexts]
     cache = cache or dtype
@@ -218,7 +223,10 @@ def paged_case(
     free = torch.randperm(kv.shape[1]).tolist()
     tables = torch.full((len(contexts), max(needed, default=0) + 2), 2**30, dtype=torch.int32)
     for seq, context in enumerate(contexts):
-        oldest = max(0, context - queries[seq] - window + 1) if window else 0
+        oldest = max(0, context - queries[seq] - window + 1) if window and not begins else 0
+        if begins and seq in begins:
+            earlier, oldest = begins[seq]
+            tables[seq, : oldest // block_size] = tables[earlier, : oldest // block_size]
         positions = torch.arange(oldest, context)
         for block in (positions // block_size).unique():
             tables[seq, block] = free.pop()
@@ -249,6 +257,25 @@ def paged_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
     for cache in FLOATS:
         yield paged_case([30, 1], [130, 200], dtype=dtype, cache=cache)
     yield paged_case([30, 1], [130, 200], dtype=dtype, slopes=True, sinks=True, scales=(0.5, 2.0))
+    yield from shared_beginnings(dtype)
+
+
+def shared_beginnings(dtype: torch.dtype) -> Iterator[Case]:
+    case = partial(paged_case, dtype=dtype)
+    three, all_like_first = {1: (0, 640), 2: (0, 640)}, dict.fromkeys(range(1, 30), (0, 320))
+    yield case([1, 1, 1], [700, 656, 900], begins=three, heads=12, kv_heads=2, head_dim=96, sinks=True, soft_cap=2.0)
+    yield case([1, 1, 1], [700, 655, 900], begins=three, heads=8, kv_heads=8, head_dim=20, block_size=5)
+    yield case([1, 1, 1], [700, 655, 900], begins=three, slopes=True)
+    yield case([1, 1, 1], [700, 655, 900], begins=three, window=100)
+    yield case([1, 1, 1], [640, 641, 1], begins={1: (0, 640)})  # all blocks of the one are also the other's
+    yield case([1] * 30, [321 + 9 * seq for seq in range(30)], begins=all_like_first, heads=14, kv_heads=2, strided=True)
+    # Two kinds by turns, and among one of them some that begin alike for longer; prefill and strangers between them.
+    begins = {2: (0, 320), 4: (1, 640), 5: (0, 512), 6: (1, 640), 7: (5, 768), 8: (5, 768)}
+    for cache in (dtype, torch.int8, torch.float8_e4m3fn):
+        yield case([1] * 30, [321 + seq for seq in range(30)], begins=all_like_first, cache=cache)
+        yield case(
+            [1, 1, 1, 20, 1, 1, 5, 1, 1, 1], [600, 660, 330, 400, 700, 800, 650, 801, 790, 9], begins=begins, cache=cache
+        )
 
 
 def whole_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
