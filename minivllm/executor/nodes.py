@@ -42,7 +42,7 @@ _TCP = {"TCP_NODELAY": 1, "TCP_KEEPIDLE": 5, "TCP_KEEPINTVL": 2, "TCP_KEEPCNT": 
 _OWN = {
     "model", "path", "tokenizer", "served_model_name", "dense", "seed", "cpu_threads", "gpu_memory_utilization",
     "kv_cache_memory_bytes", "node_rank", "headless", "master_addr", "distributed_timeout_seconds", "max_num_queued_reqs",
-    "disable_log_stats", "disable_log_requests",
+    "disable_log_stats", "disable_log_requests", "num_api_processes",
 }  # fmt: skip
 
 _encode = msgspec.msgpack.Encoder().encode
