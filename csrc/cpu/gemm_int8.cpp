@@ -64,6 +64,7 @@ void gemm_int8(const GemmInt8Args& a) {
     case DType::f32: quantize_rows<float>(a, x); break;
     case DType::bf16: quantize_rows<Bf16>(a, x); break;
     case DType::f16: quantize_rows<F16>(a, x); break;
+    default: break;  // types of a cache only
   }
 #if defined(__AMX_INT8__)
   a.m < kTileRows ? multiply_all<DotKernel>(a, x) : multiply_all<TileKernel>(a, x);
@@ -116,6 +117,7 @@ void gemm_int8_pack(DType dtype, const void* w, uint8_t* packed, float* scales, 
     case DType::f32: return pack_all((const float*)w, packed, scales, n, k);
     case DType::bf16: return pack_all((const Bf16*)w, packed, scales, n, k);
     case DType::f16: return pack_all((const F16*)w, packed, scales, n, k);
+    default: break;  // types of a cache only
   }
 }
 
@@ -145,6 +147,7 @@ void gemm_int8_rows(DType dtype, const uint8_t* packed, const float* scales, con
     case DType::f32: return copy_rows(packed, scales, indices, (float*)out, count, k);
     case DType::bf16: return copy_rows(packed, scales, indices, (Bf16*)out, count, k);
     case DType::f16: return copy_rows(packed, scales, indices, (F16*)out, count, k);
+    default: break;  // types of a cache only
   }
 }
 

@@ -117,6 +117,7 @@ MINIVLLM_INLINE void store_row(const float* sums, const GemmInt8Args& a, float s
     case DType::f32: return store_row_as<float>(sums, a, scale, row, column);
     case DType::bf16: return store_row_as<Bf16>(sums, a, scale, row, column);
     case DType::f16: return store_row_as<F16>(sums, a, scale, row, column);
+    default: break;  // types of a cache only
   }
 }
 
