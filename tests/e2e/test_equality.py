@@ -1,7 +1,7 @@
 """Greedy tokens in float32 equal transformers' `generate`, however the engine batches, cuts, preempts or caches."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -41,12 +41,30 @@ def metric(llm: LLM, name: str) -> float:
 
 
 @torch.inference_mode()
-def test_the_reference_is_what_transformers_says(smollm2: Path) -> None:
-    """The stored rows are not stale: what transformers would say after each of their tokens is the next one."""
+def check_by_transformers(smollm2: Path, answers: Iterable[tuple[list[int], list[int]]]) -> None:
+    """What transformers would say after each token of an answer is the next one. answers: prompt and answer."""
     model = AutoModelForCausalLM.from_pretrained(smollm2, dtype=torch.float32)
-    for row in ROWS[::3]:
-        ids = row["prompt_token_ids"] + row["token_ids"]
-        assert model(torch.tensor([ids])).logits[0, -65:-1].argmax(-1).tolist() == row["token_ids"]
+    for prompt, answer in answers:
+        logits = model(torch.tensor([prompt + answer])).logits[0, len(prompt) - 1 : -1]
+        assert logits.argmax(-1).tolist() == answer
+
+
+def test_the_stored_answers_are_what_transformers_says(smollm2: Path) -> None:
+    check_by_transformers(smollm2, ((row["prompt_token_ids"], row["token_ids"]) for row in ROWS[::3]))
+
+
+def test_a_beginning_that_requests_share(smollm2: Path) -> None:
+    """Attention reads it once for all of them, and their own tokens by themselves."""
+    beginning = ROWS[35]["prompt_token_ids"][:300]
+    prompts = [
+        {"prompt_token_ids": beginning[:shared] + ROWS[n]["prompt_token_ids"]} for n in SHORT[:5] for shared in (200, 300)
+    ]
+    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    with LLM(model=str(smollm2), dtype="float32", max_model_len=512) as llm:
+        llm.generate([{"prompt_token_ids": beginning}], params, use_tqdm=False)
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+    assert [output.num_cached_tokens for output in outputs] == [192, 288] * 5
+    check_by_transformers(smollm2, ((output.prompt_token_ids, output.outputs[0].token_ids) for output in outputs))
 
 
 def test_in_one_batch_and_from_the_prefix_cache(smollm2: Path) -> None:
