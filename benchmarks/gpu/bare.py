@@ -5,7 +5,7 @@ Within one process the messages between scheduler and worker are plain records; 
 
 import copy
 import dataclasses
-import importlib.util
+import importlib
 import inspect
 import json
 import sys
@@ -32,9 +32,12 @@ class DecodeError(ValueError):
 
 def provide() -> None:
     """Before anything of minivllm is imported."""
-    if importlib.util.find_spec("msgspec") is None:
+    try:
+        importlib.import_module("msgspec")
+    except ImportError:
         module: Any = types.ModuleType("msgspec")
         module.Struct, module.Raw, module.field = Struct, bytes, dataclasses.field
+        module.Meta = lambda **bounds: None  # of what users write; nothing is checked
         module.DecodeError = module.MsgspecError = DecodeError
         module.json = types.SimpleNamespace(Encoder=json.JSONEncoder, decode=lambda data, type=None: json.loads(data))
         module.structs = types.SimpleNamespace(replace=dataclasses.replace)

@@ -1,6 +1,8 @@
-"""The cases of check.py and speed.py run in processes of their own, and none costs another its turn."""
+"""The cases of check.py and speed.py run in processes of their own, none costs another its turn, and they need few packages."""
 
 import importlib
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -22,9 +24,29 @@ def run(name):
 isolated.serve(int(sys.argv[-1]), run)
 """
 
+BARE = """
+import sys
+absent = "msgspec zmq fastapi uvicorn uvloop httptools llguidance orjson multipart minivllm._cpu"
+sys.modules.update(dict.fromkeys(absent.split()))
+
+import check, speed
+
+check.models.interpret_if(True)
+name = "tiny models against transformers: Llama, with graphs"
+assert check.run(check.Scale("cpu"), name)["error_share"] <= 1
+"""
+REPOSITORY = Path(__file__).parents[3]
+
+
+def test_torch_triton_and_transformers_are_enough(tmp_path: Path) -> None:
+    pytest.importorskip("triton")
+    path = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "benchmarks/gpu")))
+    env = {**os.environ, "PYTHONPATH": path, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1", "TRITON_CACHE_DIR": str(tmp_path)}
+    subprocess.run([sys.executable, "-c", BARE], env=env, check=True, timeout=120)
+
 
 def test_cases_that_raise_die_or_hang_cost_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = Path(__file__).parents[3] / "benchmarks/gpu"
+    folder = REPOSITORY / "benchmarks/gpu"
     monkeypatch.syspath_prepend(folder)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     isolated = importlib.import_module("isolated")
