@@ -11,7 +11,6 @@ import argparse
 import functools
 import importlib
 import itertools
-import os
 import random
 import sys
 import time
@@ -314,7 +313,7 @@ TINY: dict[str, dict[str, Any]] = {
 }
 SIZES = {
     "vocab_size": 500, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 3, "num_attention_heads": 8,
-    "num_key_value_heads": 2, "max_position_embeddings": 512,
+    "num_key_value_heads": 2, "max_position_embeddings": 512, "attn_implementation": "eager", "experts_implementation": "eager",
 }  # fmt: skip
 
 
@@ -375,7 +374,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="cases with this in their name")
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    parser.add_argument("--processes", type=int, default=max(1, min(8, (os.cpu_count() or 1) // 2)))
+    parser.add_argument("--processes", type=int, default=isolated.PROCESSES)
     parser.add_argument("--seconds", type=float, default=210, help="for all of it; what is not tried by then failed")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()

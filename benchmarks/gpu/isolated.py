@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 Reply = dict[str, Any]  # what the case gives, and "seconds"; "error" in place of it
+PROCESSES = max(1, min(12, (os.cpu_count() or 1) * 3 // 4))  # that compile, which is most of the work
 _FIRST_SECONDS = 120.0  # to start a server, beside the time of its first case
 _EXIT_SECONDS = 5.0
 _LAST_WORDS = 1500  # characters of a server that died
@@ -68,10 +69,10 @@ class _Server:
         self._replies = os.fdopen(receiving)
         self._asked = False
 
-    def ask(self, name: str, seconds: float) -> Reply | None:
-        """None if it does not answer: then this one is of no more use."""
+    def ask(self, name: str, seconds: float, left: float) -> Reply | None:
+        """None if it does not answer: then this one is of no more use. left: seconds that even the first answer may take."""
         assert self._process.stdin is not None
-        limit = seconds if self._asked else seconds + _FIRST_SECONDS
+        limit = min(left, seconds if self._asked else seconds + _FIRST_SECONDS)
         self._asked = True
         try:
             self._process.stdin.write(f"{name}\n".encode())
@@ -108,7 +109,7 @@ def _ask(
         return server, {"error": "not tried: out of time", "seconds": 0.0}
     try:
         server = server or _Server(command)
-        reply = server.ask(name, min(seconds, until - began))
+        reply = server.ask(name, seconds, until - began)
     except OSError as error:  # no process, or no more pipes
         return None, {"error": str(error), "seconds": time.monotonic() - began}
     if reply is None:

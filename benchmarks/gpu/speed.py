@@ -14,7 +14,6 @@ import argparse
 import functools
 import gc
 import itertools
-import os
 import statistics
 import sys
 import time
@@ -23,7 +22,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import bare
 import isolated
@@ -37,6 +35,7 @@ import models  # noqa: E402
 from cases import Case, Sweep, kernels, limits, sweep_makers, sweep_name, sweeps  # noqa: E402
 from models import Scale  # noqa: E402
 
+from minivllm.model.layers.layer import Layer  # noqa: E402
 from minivllm.worker.worker import Worker  # noqa: E402
 
 _FLUSHED = 1 << 28  # bytes, more than any cache holds
@@ -140,7 +139,7 @@ def run_model(name: str, count: int, load: Load, scale: Scale) -> isolated.Reply
     prefill = time.monotonic() - began
     one_by_one = seconds_per_step(batch, load.answer // 4, overlapped=False)
     overlapped = seconds_per_step(batch, load.answer // 2, overlapped=True)
-    weights = sum(t.nbytes for t in tensors_of(worker))
+    weights = sum(read_of(layer, count) for _, layer in worker._runner._model.walk())  # type: ignore[union-attr]
     layers = worker._loaded_pool().layers
     read = weights + len(layers) * layers[0][:, 0].nbytes / 16 * sum(batch.lengths)
     reply = {"prompt_tokens_per_s": count * load.prompt / prefill, "step_s": overlapped, "alone_s": one_by_one, "read": read}
@@ -170,12 +169,10 @@ def on_device(batch: models.Batch) -> float:
     return sum(event.time_range.elapsed_us() for event in on_gpu) / 3 / 1e6
 
 
-def tensors_of(worker: Worker) -> Iterator[Tensor]:
-    """What a step reads of the model: all of it but an embedding that is only looked up."""
-    model: Any = worker._runner._model  # type: ignore[union-attr]
-    for path, layer in model.walk():
-        if not ("embed_tokens" in path and model.lm_head is not None):
-            yield from (value for value in vars(layer).values() if isinstance(value, Tensor))
+def read_of(layer: Layer, count: int) -> float:
+    """Bytes of a layer's own weights that a step with so many tokens reads, as is to be expected: not all experts."""
+    size = sum(value.nbytes for value in vars(layer).values() if isinstance(value, Tensor))
+    return size * (1 - (1 - layer.share_read) ** count)
 
 
 # ---- the two sides
@@ -220,7 +217,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8, 64, 256])
-    parser.add_argument("--processes", type=int, default=max(1, min(8, (os.cpu_count() or 1) // 2)), help="that compile")
+    parser.add_argument("--processes", type=int, default=isolated.PROCESSES, help="that compile")
     parser.add_argument("--seconds", type=float, default=270, help="for all of it; what is not tried by then failed")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     args = parser.parse_args()

@@ -63,6 +63,7 @@ def test_cases_that_raise_die_or_hang_cost_no_other(tmp_path: Path, monkeypatch:
     assert replies["raises"]["error"] == "ValueError: in vain"
     error = replies["dies"]["error"]
     assert error.startswith("died with 3: ") and error.endswith("last words\n")
+    assert ask("hangs", until=1)["hangs"]["error"].startswith("gave no answer in time")
     monkeypatch.setattr(isolated, "_FIRST_SECONDS", 0.0)
     replies = ask("hangs", "five")
     assert replies["hangs"]["error"].startswith("gave no answer in time") and replies["five"]["said"] == "five"
