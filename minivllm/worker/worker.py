@@ -178,8 +178,9 @@ class Worker:
         pooling = config.pooling is not None
         for plan in (pooling_plans if pooling else warmup_plans)(num_slots, num_blocks, block_size, length):
             self.execute(plan)
+        most = min(length - 1, num_blocks * block_size, config.scheduler.max_num_batched_tokens)
         for prompt in self._device.warm_up_lengths:
-            if prompt < length and prompt <= num_blocks * block_size:
+            if prompt <= most:
                 self.time_prefill(prompt)
 
     def time_prefill(self, length: int) -> float:

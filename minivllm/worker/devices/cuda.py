@@ -1,5 +1,6 @@
 """A CUDA GPU: its memory, pinned transfers and captured graphs."""
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,12 +15,12 @@ from minivllm.worker.staging import Staging
 
 _DEFAULT_SHARE = 0.9  # of the device's memory; the rest is for graphs, cuBLAS and whoever else draws on the screen
 _FP8_CAPABILITY = (8, 9)
-_LENGTHS = (1, 2, 4, 8, 16, 32, 64, 128)  # of prompts for which different kernels are compiled
+_LENGTHS = tuple(1 << n for n in range(12))  # of prompts for which different kernels are compiled; long ones, for many experts
 
 
 class CudaDevice(Device):
     torch_name = "cuda"
-    captures = True
+    captures = importlib.util.find_spec("triton") is not None  # what computes in its place waits for numbers
     overlaps = True
     warm_up_lengths = _LENGTHS
 
