@@ -35,6 +35,7 @@ from minivllm.kernels.reference.attention import paged_attention as reference_at
 BF16, FP16, FP32, FP8 = torch.bfloat16, torch.float16, torch.float32, torch.float8_e4m3fn
 BOUND = {FP32: 5e-5, FP16: 4e-3, BF16: 2e-2}
 FLOATS = (FP32, FP16, BF16)
+_SHOWN = 40  # cases that failed; check.jsonl has them all
 SHORT = {FP32: "fp32", FP16: "fp16", BF16: "bf16", FP8: "fp8"}
 
 # A name, and what gives the error as a share of its bound: beyond 1 is wrong.
@@ -411,8 +412,14 @@ def report(replies: dict[str, isolated.Reply]) -> int:
         if found:
             print(f"| {check} | {len(found)} | {len(wrong)} | {len(raised)} | {max(shares, default=0.0):.2f} | {seconds:.0f} |")
         lines += wrong + raised
-    print("\n".join(["", *lines]), flush=True)
+    print("\n".join(["", *map(shortened, lines[:_SHOWN]), *([f"and {len(lines) - _SHOWN} more"] if lines[_SHOWN:] else [])]))
     return len(lines)
+
+
+def shortened(line: str) -> str:
+    """Where something died, its last words say why."""
+    line = " ".join(line.split())
+    return line if len(line) <= 250 else f"{line[:100]} … {line[-147:]}"
 
 
 if __name__ == "__main__":
