@@ -57,13 +57,13 @@ def test_a_beginning_that_requests_share(smollm2: Path) -> None:
     """Attention reads it once for all of them, and their own tokens by themselves."""
     beginning = ROWS[35]["prompt_token_ids"][:300]
     prompts = [
-        {"prompt_token_ids": beginning[:shared] + ROWS[n]["prompt_token_ids"]} for n in SHORT[:5] for shared in (200, 300)
+        {"prompt_token_ids": beginning[:shared] + ROWS[n]["prompt_token_ids"]} for n in SHORT[:3] for shared in (200, 300)
     ]
-    params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
+    params = SamplingParams(temperature=0, max_tokens=16, ignore_eos=True)
     with LLM(model=str(smollm2), dtype="float32", max_model_len=512) as llm:
         llm.generate([{"prompt_token_ids": beginning}], params, use_tqdm=False)
         outputs = llm.generate(prompts, params, use_tqdm=False)
-    assert [output.num_cached_tokens for output in outputs] == [192, 288] * 5
+    assert [output.num_cached_tokens for output in outputs] == [192, 288] * 3
     check_by_transformers(smollm2, ((output.prompt_token_ids, output.outputs[0].token_ids) for output in outputs))
 
 
