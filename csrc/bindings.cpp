@@ -74,14 +74,14 @@ void attend(AttentionArgs& args, int cache_dtype) {
 void attention(long seqs, int dtype, int cache_dtype, Address q, Address kv, Address out, Address block_tables,
                Address query_start, Address context_lens, long q_stride, long table_stride, long blocks, long heads,
                long kv_heads, long block_size, long head_dim, float scale, float soft_cap, long window, Address sinks,
-               Address alibi_slopes) {
+               Address alibi_slopes, bool keys_are_values) {
   AttentionArgs args{};
   args.dtype = static_cast<DType>(dtype), args.q = at<void>(q), args.kv = at<void>(kv), args.out = at<void>(out);
   args.block_tables = at<int32_t>(block_tables), args.query_start = at<int32_t>(query_start);
   args.context_lens = at<int32_t>(context_lens), args.q_stride = q_stride, args.table_stride = table_stride;
   args.seqs = seqs, args.blocks = blocks, args.heads = heads, args.kv_heads = kv_heads, args.block_size = block_size;
   args.head_dim = head_dim, args.scale = scale, args.soft_cap = soft_cap, args.window = window;
-  args.sinks = at<float>(sinks), args.alibi_slopes = at<float>(alibi_slopes);
+  args.sinks = at<float>(sinks), args.alibi_slopes = at<float>(alibi_slopes), args.keys_are_values = keys_are_values;
   attend(args, cache_dtype);
 }
 

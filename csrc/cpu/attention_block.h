@@ -18,7 +18,7 @@ struct Block {
   void locate(const AttentionArgs& a, const AttentionItem& item, long key) {
     count = min_of(kKeys, item.key_end - key);
     if (a.keys) return locate_rows(a, item, a.query_start[item.seq] + key);
-    const long values_at = a.blocks * a.kv_heads * page_size<Cache>(a);
+    const long to_values = values_at<Cache>(a);
     const int32_t* table = a.block_tables + item.seq * a.table_stride;
     for (long i = 0; i < count;) {
       const long page = (key + i) / a.block_size, offset = (key + i) % a.block_size;
@@ -28,9 +28,9 @@ struct Block {
       if constexpr (kScaled<Cache>) {
         const Cache* scales = start + a.block_size * a.head_dim + offset * sizeof(float);
         memcpy(key_scales + i, scales, run * sizeof(float));
-        memcpy(value_scales + i, scales + values_at, run * sizeof(float));
+        memcpy(value_scales + i, scales + to_values, run * sizeof(float));
       }
-      for (long j = 0; j < run; j++, i++, row += a.head_dim) keys[i] = row, values[i] = row + values_at;
+      for (long j = 0; j < run; j++, i++, row += a.head_dim) keys[i] = row, values[i] = row + to_values;
     }
   }
 

@@ -54,6 +54,12 @@ MINIVLLM_INLINE long row_head(const AttentionArgs& a, const AttentionItem& item,
   return a.alibi_slopes ? a.alibi_slopes[row_head(a, item, row)] : 0.0f;
 }
 
+// From a key in kv to its value, in elements.
+template <class Cache>
+[[maybe_unused]] MINIVLLM_INLINE long values_at(const AttentionArgs& a) {
+  return a.keys_are_values ? 0 : a.blocks * a.kv_heads * page_size<Cache>(a);
+}
+
 template <class T>
 static void read_as(const T* from, float* to, long n) {
   for (long i = 0; i < n; i += kLanes) store(to + i, load_n(from + i, min_of(kLanes, n - i)));

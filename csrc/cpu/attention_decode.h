@@ -83,7 +83,8 @@ class DecodeAttention {
  public:
   DecodeAttention(const AttentionArgs& args, const AttentionItem& item, Scratch& scratch)
       : a(args), item(item), dim(args.head_dim), depth(round_up(dim, kScaled<Cache> ? kInt8Depth : kDepth)),
-        page(page_size<Cache>(args)), rows(item_rows(args, item)), head_rows(rows / item.num_kv_heads) {
+        page(page_size<Cache>(args)), to_values(values_at<Cache>(args)), rows(item_rows(args, item)),
+        head_rows(rows / item.num_kv_heads) {
     const long for_queries = item.num_kv_heads * kGroup * depth / 2;  // in floats; bf16 takes half
     queries = (Bf16*)scratch.floats(for_queries + kTileKeys * kGroup + rows * dim);
     scores = (float*)queries + for_queries;
@@ -191,9 +192,6 @@ class DecodeAttention {
     return start + offset * dim;
   }
 
-  // From a key to its value.
-  long values_at() const { return a.blocks * a.kv_heads * page; }
-
   // The scale of each row's head.
   vf spread(const float* scale) const {
     __m512 each = _mm512_set1_ps(*scale);
@@ -271,7 +269,7 @@ class DecodeAttention {
   // values.
   void update(long key, long first, long count) {
     constexpr float kLog2e = 1.44269504f;
-    [[maybe_unused]] const long value_scales = values_at() / sizeof(float);
+    [[maybe_unused]] const long value_scales = to_values / sizeof(float);
     const float scale = a.soft_cap == 0.0f ? a.scale * kLog2e : 1.0f;
     if (a.soft_cap != 0.0f || needs_mask(a, item, key, count)) adjust(key, count);
     vf high[2] = {splat(kHidden), splat(kHidden)}, total[2] = {};
@@ -280,7 +278,7 @@ class DecodeAttention {
     for (long i = first; i < count; i++) {
       vf weight = exp2(load(scores + i * kGroup) * scale - after);
       total[i % 2] += weight;
-      const Cache* value = keys[i / kGroup] + values_at() + i % kGroup * dim;
+      const Cache* value = keys[i / kGroup] + to_values + i % kGroup * dim;
       for (long head = 0; head < (kScaled<Cache> ? item.num_kv_heads : 1); head++, value += page) {
         for (long d = 0; d < dim; d += kLine<Cache>) __builtin_prefetch(value + d);
       }
@@ -310,7 +308,7 @@ class DecodeAttention {
 
   void combine(long head, long first, long count) {
     const Cache *values[kTileKeys / kGroup + 1], *ahead[kTileKeys / kGroup];
-    const long at = values_at() + head * page, groups = round_up(count, kGroup) / kGroup;
+    const long at = to_values + head * page, groups = round_up(count, kGroup) / kGroup;
     float* out = acc + head * head_rows * dim;
     const bool wide = dim % 64 == 0;
     const long step = wide && head_rows <= 4 ? 64 : 32;
@@ -321,9 +319,9 @@ class DecodeAttention {
         ahead[k] = next_keys[k] + at + d;
         const Cache* scale = next_keys[k] + head * page + kGroup * dim;  // where a page is one group
         __builtin_prefetch(scale, 0, 2);
-        __builtin_prefetch(scale + values_at(), 0, 2);
+        __builtin_prefetch(scale + to_values, 0, 2);
       }
-      kAddValues<Cache>[wide][head_rows - 1](scores + head * head_rows, values, kScaled<Cache> ? ahead : values + 1, values_at(),
+      kAddValues<Cache>[wide][head_rows - 1](scores + head * head_rows, values, kScaled<Cache> ? ahead : values + 1, to_values,
                                              first, count, dim, out + d);
     }
   }
@@ -344,7 +342,7 @@ class DecodeAttention {
 
   const AttentionArgs& a;
   const AttentionItem& item;
-  const long dim, depth, page, rows, head_rows;  // depth: dim in whole tiles
+  const long dim, depth, page, to_values, rows, head_rows;  // depth: dim in whole tiles
   Bf16* queries;
   float *scores, *acc;  // [keys][16 rows], [rows][dim]
   vf top = splat(kHidden), sum = {};

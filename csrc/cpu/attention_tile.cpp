@@ -70,16 +70,16 @@ class TileAttention {
     const int32_t* table = a.block_tables + item.seq * a.table_stride;
     for (long i = 0; i < count; i += kGroup) {
       const long page = (key + i) / a.block_size, offset = (key + i) % a.block_size;
-      const long values_at = a.blocks * a.kv_heads * page_size<Cache>(a);
+      const long to_values = values_at<Cache>(a);
       const Cache* start = (const Cache*)a.kv + (table[page] * a.kv_heads + item.kv_head) * page_size<Cache>(a);
       const Cache* rows = start + offset * dim;
       if constexpr (kScaled<Cache>) {
         const Cache* scales = start + a.block_size * dim + offset * sizeof(float);
         keys[i / kGroup] = widen(rows, (const float*)scales, widened + i * dim);
-        values_from[i / kGroup] = widen(rows + values_at, (const float*)(scales + values_at), widened + (kTileKeys + i) * dim);
+        values_from[i / kGroup] = widen(rows + to_values, (const float*)(scales + to_values), widened + (kTileKeys + i) * dim);
       } else {
         keys[i / kGroup] = rows;
-        values_from[i / kGroup] = rows + values_at;
+        values_from[i / kGroup] = rows + to_values;
       }
     }
   }

@@ -98,6 +98,7 @@ struct AttentionArgs {
   DType dtype;     // of q and out
   const void* q;  // [tokens, heads, head_dim], tokens q_stride elements apart
   const void* kv;  // as in KvWriteArgs
+  bool keys_are_values;  // kv is [1, blocks, kv_heads, block_size, head_dim] then
   void* out;       // [tokens, heads, head_dim]
   const int32_t* block_tables;  // [seqs, blocks of a sequence], rows table_stride apart
   const int32_t* query_start;   // [seqs + 1]

@@ -342,6 +342,9 @@ def latent_attention_cases(dtype: torch.dtype) -> Iterator[Case]:
     yield latent_case([], [], dtype=dtype)
     yield latent_case([1, 1], [1, 70], dtype=dtype)
     yield latent_case([40, 1, 3], [60, 5, 3], dtype=dtype, block_size=5)
+    yield latent_case([1] * 9, [100 + 70 * seq for seq in range(9)], dtype=dtype, heads=2, rank=512, tail=64)
+    for cache in FLOATS:
+        yield latent_case([70, 1], [90, 600], dtype=dtype, cache=cache, heads=16, rank=128, tail=32)
 
 
 # ---- linear
