@@ -158,6 +158,16 @@ void gemm_grouped(long m, int bits, int group, Address x, Address w, Address bia
                           at<float>(table), at<int64_t>(order)});
 }
 
+void mix(long tokens, int dtype, Address x, Address out, Address experts, Address shares, long top_k, long num_experts,
+         Address gate_up, int gate_up_bits, int gate_up_group, Address gate_up_table, Address gate_up_bias, Address down,
+         int down_bits, int down_group, Address down_table, Address down_bias, long hidden, long size, float limit) {
+  const ExpertLinear first = {at<int64_t>(gate_up), gate_up_bits, gate_up_group, at<float>(gate_up_table), at<void>(gate_up_bias),
+                              2 * size, hidden};
+  const ExpertLinear second = {at<int64_t>(down), down_bits, down_group, at<float>(down_table), at<void>(down_bias), hidden, size};
+  kernels().mix[dtype]({static_cast<DType>(dtype), at<void>(x), at<void>(out), at<int64_t>(experts), at<float>(shares), tokens, top_k,
+                        num_experts, first, second, limit});
+}
+
 void gemm_grouped_rows(long count, int bits, int group, Address packed, Address table, Address indices, Address out, long n,
                        long k) {
   kernels().gemm_grouped_rows(bits, group, at<uint8_t>(packed), at<float>(table), checked_indices(indices, count, n),
@@ -240,6 +250,7 @@ NB_MODULE(_cpu, m) {
   define_op(m, "all_gather", &all_gather);
   define_op(m, "gemm_int8", &gemm_int8);
   define_op(m, "gemm_int8_rows", &gemm_int8_rows);
+  define_op(m, "mix", &mix);
   define_op(m, "gemm_grouped", &gemm_grouped);
   define_op(m, "gemm_grouped_rows", &gemm_grouped_rows);
   m.def("advise_huge_pages", &advise_huge_pages);

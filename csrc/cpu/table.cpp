@@ -22,6 +22,7 @@ const KernelTable table = {
     {attention<float>, attention<Bf16>, attention<F16>, attention<I8>, attention<F8>},
     {choose<float>, choose<Bf16>, choose<F16>},
     {logprobs<float>, logprobs<Bf16>, logprobs<F16>},
+    {mix<float>, mix<Bf16>, mix<F16>},
     {gemm_float<float>, gemm, gemm_float<F16>},
     {gemm_pack<float>, gemm_pack<Bf16>, gemm_pack<F16>},
     {gemm_rows<float>, gemm_rows<Bf16>, gemm_rows<F16>},

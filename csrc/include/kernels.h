@@ -154,6 +154,27 @@ struct GemmGroupedArgs {
   const int64_t* order;  // [k]: the columns of x as w has them; null: as they are
 };
 
+// One linear layer of all experts: their packed weights, alike in shape and kind.
+struct ExpertLinear {
+  const int64_t* weights;  // [num_experts]: addresses
+  int bits, group;         // as in GemmGroupedArgs; bits 0: as in GemmArgs
+  const float* table;
+  const void* bias;  // [num_experts, n] or null
+  long n, k;
+};
+
+// out = sum over a token's experts of share * down(silu(gate(x)) * up(x)).
+struct MixArgs {
+  DType dtype;             // of x, out and biases
+  const void* x;           // [tokens, hidden]
+  void* out;               // [tokens, hidden]
+  const int64_t* experts;  // [tokens, top_k]; those outside [0, num_experts) are not here
+  const float* shares;     // [tokens, top_k]
+  long tokens, top_k, num_experts;
+  ExpertLinear gate_up, down;  // gate and then up: [2 * size, hidden]; [hidden, size]
+  float limit;                 // 0: none; see experts.cpp
+};
+
 // A weight of `bits` bits before it is packed: value * scale + least, with a scale and a least for every `group` values of a row.
 struct GroupedWeight {
   int bits, group;
@@ -203,6 +224,7 @@ struct KernelTable {
   void (*attention[5])(const AttentionArgs&);    // [cache]
   void (*choose[3])(const ChooseArgs&);          // [logits]
   void (*logprobs[3])(const LogprobArgs&);       // [logits]
+  void (*mix[3])(const MixArgs&);
   void (*gemm[3])(const GemmArgs&);
   void (*gemm_pack[3])(const void* w, void* packed, long n, long k);
   void (*gemm_rows[3])(const void* packed, const int64_t* indices, void* out, long count, long k);

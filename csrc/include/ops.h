@@ -15,6 +15,7 @@ template <class T, class Cache> void kv_write(const KvWriteArgs&);
 template <class Cache> void attention(const AttentionArgs&);
 template <class T> void choose(const ChooseArgs&);
 template <class T> void logprobs(const LogprobArgs&);
+template <class T> void mix(const MixArgs&);
 void gemm(const GemmArgs&);  // bf16
 template <class T> void gemm_float(const GemmArgs&);  // fp32, fp16
 template <class T> void gemm_pack(const void* w, void* packed, long n, long k);
