@@ -4,8 +4,8 @@
 
 The ops are called as the server calls them, on small CPU tensors; a launch compiles its kernel for sm_80 and sm_90 with
 the very constants and options of that launch, and computes nothing. Fails if a kernel does not compile, spills registers,
-or needs more shared memory than the device has. Other versions of triton than the one that tiles were chosen with divide
-registers a little differently: there, some bytes may spill.
+converts numbers in a slow way, or needs more shared memory than the device has. Other versions of triton than the one that
+tiles were chosen with divide registers a little differently: there, some bytes may spill.
 """
 
 import argparse
@@ -51,11 +51,14 @@ class Code:
     shared: int  # bytes
     warps: int
     matrix: str  # which matrix instruction is in it
+    slow: bool  # whether it turns fp16 into bf16, one by one in the unit that makes exponentials
 
     @property
     def fault(self) -> str:
         if self.spilled > _MOST_SPILLED:
             return f"spills {self.spilled} bytes"
+        if self.slow:
+            return "converts fp16 to bf16"
         return "too much shared memory" if self.shared > SHARED_MEMORY[self.capability] else ""
 
 
@@ -109,7 +112,8 @@ def measure(specimen: str, launch: Launch, capability: int) -> Code:
     ptx = compiled.asm["ptx"]
     matrix = next((name for name in ("tcgen05", "wgmma", "mma") if re.search(rf"\b{name}\S*\.(mma|sync)", ptx)), "")
     shared, warps = compiled.metadata.shared, compiled.metadata.num_warps
-    return Code(launch.kernel.__name__, specimen, capability, int(registers), int(stack), shared, warps, matrix)
+    slow = "cvt.bf16.f16" in ptx or "cvt.rn.bf16.f16" in ptx
+    return Code(launch.kernel.__name__, specimen, capability, int(registers), int(stack), shared, warps, matrix, slow)
 
 
 def table(codes: list[Code], seconds: float) -> str:

@@ -31,6 +31,8 @@ def _attend(
     WINDOWED: tl.constexpr, CAPPED: tl.constexpr, SLOPED: tl.constexpr, MASKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Tiles begin to end of keys. MASKED: some of them are not visible to all rows; these may not even be read."""
+    # To bf16 by way of fp32: else it is by way of fp16, and then one by one in the unit that makes exponentials.
+    NARROW: tl.constexpr = key_ptr.dtype.element_ty.primitive_bitwidth == 8
     dims = tl.arange(0, DIM_PAD)
     for tile in range(begin, end):
         key_at = tile * TILE + tl.arange(0, TILE)
@@ -47,6 +49,8 @@ def _attend(
             k = tl.load(key_ptrs, mask=(dims < DIM)[:, None], other=0.0)
         else:
             k = tl.load(key_ptrs)
+        if NARROW:
+            k = k.to(tl.float32)
         scores = tl.dot(q, k.to(q.dtype), input_precision=PRECISION) * scale
         if CAPPED:
             scores = soft_cap * (1 - 2 / (tl.exp2(scores * (2 * 1.4426950408889634 / soft_cap)) + 1))
@@ -70,6 +74,8 @@ def _attend(
             v = tl.load(value_ptrs, mask=(dims < DIM)[None, :], other=0.0)
         else:
             v = tl.load(value_ptrs)
+        if NARROW:
+            v = v.to(tl.float32)
         total = total * shrink + tl.sum(weights, 1)
         acc = tl.dot(weights.to(q.dtype), v.to(q.dtype), acc * shrink[:, None], input_precision=PRECISION)
         biggest = bigger
@@ -368,10 +374,11 @@ def latent_attention(
         target = torch.empty((num_tokens, num_heads, splits, rank), dtype=torch.float32, device=q.device)
         stats = torch.empty((num_tokens, num_heads, splits, 2), dtype=torch.float32, device=q.device)
     rank_pad, tail_pad = power_of_2(max(rank, 16)), power_of_2(max(dim - rank, 16))
+    stages = 2 if wide else 3 if rows > 32 else 5  # as in choose_shape: with two, each tile waits for its pages
     latent_kernel[(num_seqs if decode else num_tokens // queries + num_seqs, head_blocks, splits)](
         target, stats, q, cache, block_tables, query_start, context_lens, num_seqs, scale * _LOG2E, q.stride(0),
         block_tables.stride(0), num_heads, sharing, rank, rank_pad, dim - rank, tail_pad, page, rows, 16 if wide else 32,
-        splits, decode, wide, num_warps=8 if rows > 16 else 4, num_stages=2,
+        splits, decode, wide, num_warps=8 if rows > 16 else 4, num_stages=stages,
     )  # fmt: skip
     if splits > 1:
         reduction_kernel[(num_tokens, num_heads)](out, target, stats, 1.0, out.stride(0), num_heads, rank, rank_pad, splits,
