@@ -8,15 +8,20 @@ from minivllm.messages.step import NewSlot, ScheduledSlot, StepPlan
 _PROMPT = 16  # tokens
 
 
-def warmup_plans(num_slots: int, num_blocks: int, block_size: int, max_model_len: int) -> Iterator[StepPlan]:
+def warmup_plans(
+    num_slots: int, num_blocks: int, block_size: int, max_model_len: int, changed: bool = False
+) -> Iterator[StepPlan]:
     """A short prompt, sampled by every way of choosing, then one more token each; the slots are free again at the end.
 
-    It writes into the first blocks of the cache, which hold nothing yet.
+    It writes into the first blocks of the cache, which hold nothing yet. changed: one slot's logits are changed first, which
+    takes kernels of its own for it and for the others.
     """
     length = min(_PROMPT, max_model_len - 1, num_blocks * block_size - 1)
     if length < 1:
         return
-    ways = (SamplingParams(temperature=0.0), SamplingParams(top_p=0.9), SamplingParams(top_k=20))
+    ways = [SamplingParams(temperature=0.0), SamplingParams(top_p=0.9), SamplingParams(top_k=20)]
+    if changed:
+        ways.insert(1, SamplingParams(repetition_penalty=1.1, logprobs=1))
     blocks = list(range(-(-(length + 1) // block_size)))
     params = ways[: min(num_slots, num_blocks // len(blocks))]
     slots = range(len(params))

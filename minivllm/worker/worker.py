@@ -175,11 +175,11 @@ class Worker:
     def warm_up(self) -> None:
         config, num_blocks = self._config, self._loaded_pool().layers[0].shape[1]
         num_slots, block_size, length = config.scheduler.max_num_seqs, config.cache.block_size, config.model.max_model_len
-        pooling = config.pooling is not None
-        for plan in (pooling_plans if pooling else warmup_plans)(num_slots, num_blocks, block_size, length):
+        limits, lengths = (num_slots, num_blocks, block_size, length), self._device.warm_up_lengths
+        for plan in pooling_plans(*limits) if config.pooling else warmup_plans(*limits, changed=bool(lengths)):
             self.execute(plan)
         most = min(length - 1, num_blocks * block_size, config.scheduler.max_num_batched_tokens)
-        for prompt in self._device.warm_up_lengths:
+        for prompt in lengths:
             if prompt <= most:
                 self.time_prefill(prompt)
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -112,6 +113,30 @@ def test_the_same_tokens_with_and_without_graphs(tmp_path: Path, monkeypatch: py
     assert device.replays == [1, 1, 2, 2, 4, 4, 8, 8, 11, 11]  # and none for prompts and mixed steps
     worker.warm_up()
     assert torch.get_num_threads() == 1
+
+
+def test_warm_up_calls_what_sampling_may_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else the first request with a penalty lets all wait for compilers."""
+    monkeypatch.setenv("MINIVLLM_NO_EXT", "1")
+    monkeypatch.setitem(DEVICES, "cpu", Repeating)
+    worker = make_worker(tmp_path)
+    called: set[tuple[str, bool]] = set()
+
+    class Noting:
+        def __init__(self, op: ModuleType):
+            self.op = op
+
+        def __getattr__(self, name: str) -> Callable[..., object]:
+            def call(logits: Tensor, rows: Tensor | None, *rest: Tensor) -> object:
+                called.add((name, rows is not None))
+                return getattr(self.op, name)(logits, rows, *rest)
+
+            return call
+
+    worker._runner._sampler._op = Noting(worker._runner._sampler._op)
+    worker.warm_up()
+    assert called == {("choose", False), ("choose", True), ("penalize", True), ("logprobs", True)}
+    assert worker._runner._slots.requests == {}
 
 
 def test_sizes_end_with_the_most_sequences() -> None:
