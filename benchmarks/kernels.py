@@ -13,6 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from types import ModuleType
 
 import torch
@@ -149,6 +150,43 @@ def attention_lines() -> Iterator[Line]:
         yield Line(name, run, plain, num_bytes, pairs * HEADS * HEAD_DIM * 4)
 
 
+def latent_lines() -> Iterator[Line]:
+    """DeepSeek V2-Lite: 16 heads, vectors of 512 + 64."""
+    rank, width, heads = 512, 576, 16
+    families = ops_for("cpu").attention, ops_for("cpu", use_extension=False).attention
+    for seqs, queries, context in ((1, 1, 512), (8, 1, 512), (32, 1, 512), (1, 512, 512)):
+        blocks = context // 16
+        layers = max(1, min(27, int(COLD_BYTES / (seqs * context * width * 2))))
+        caches = [torch.randn(1, seqs * blocks, 1, 16, width).to(BFLOAT16) for _ in range(layers)]
+        q = torch.randn(seqs * queries, heads, width).to(BFLOAT16)
+        of_batch = (
+            torch.randperm(seqs * blocks).int().view(seqs, blocks),
+            torch.arange(seqs + 1).int() * queries,
+            torch.full((seqs,), context).int(),
+        )
+        own, plain = (
+            [partial(ops.latent_attention, q, cache, *of_batch, width**-0.5, rank) for cache in caches] for ops in families
+        )
+        pairs = seqs * sum(range(context - queries + 1, context + 1))
+        name = f"latent {seqs} x {queries} queries, {context} keys"
+        yield Line(name, own, plain[:2], seqs * context * width * 2, pairs * heads * (width + rank) * 2)
+
+
+def expert_lines() -> Iterator[Line]:
+    """Granite 3.1 1B-A400M, and Qwen3-30B-A3B with half of its experts."""
+    families = ops_for("cpu").moe, ops_for("cpu", use_extension=False).moe
+    models = (1024, 512, 32, 8), (2048, 768, 64, 8)
+    for (hidden, size, num_experts, top_k), tokens in itertools.product(models, (1, 4, 32, 256)):
+        shapes = (2 * size, hidden), (hidden, size)
+        layers = -(-int(COLD_BYTES) // (num_experts * 3 * hidden * size * 2))
+        weights = [[torch.randn(num_experts, *shape).to(BFLOAT16) / 50 for shape in shapes] for _ in range(layers)]
+        x, shares = torch.randn(tokens, hidden).to(BFLOAT16), torch.rand(tokens, top_k)
+        chosen = torch.rand(tokens, num_experts).topk(top_k).indices
+        own, plain = ([partial(ops.mix, x, chosen, shares, *map(ops.pack, stack)) for stack in weights] for ops in families)
+        num_bytes, flops = len(chosen.unique()) * 3 * hidden * size * 2, tokens * top_k * 3 * hidden * size * 2
+        yield Line(f"experts {num_experts} of {hidden}x{size}, {tokens} tokens", own, plain, num_bytes, flops)
+
+
 def row_lines() -> Iterator[Line]:
     ops, plain = ops_for("cpu"), ops_for("cpu", use_extension=False)
     cos_sin, weight = torch.randn(8192, HEAD_DIM), torch.randn(HIDDEN).to(BFLOAT16)
@@ -181,6 +219,8 @@ LINES = {
     "grouped": grouped_lines,
     "codes": codes_lines,
     "attention": attention_lines,
+    "latent": latent_lines,
+    "experts": expert_lines,
     "rows": row_lines,
 }
 
