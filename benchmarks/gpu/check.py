@@ -281,8 +281,12 @@ def choose(options: Options, columns: int, dtype: torch.dtype) -> float:
     """Tokens are the same but for a few that rounding, or the order of equal logits, moves over a border."""
     logits = (torch.randn(len(options), columns) * 3).to(dtype)
     params, seeds = torch.tensor(options, dtype=torch.float64), torch.randint(0, 2**62, (len(options), 2))
-    chosen, expected = (op.choose(logits, None, params, seeds) for op in ops("sampling"))
-    return (chosen != expected).double().mean().item() / (0.02 if dtype == FP32 else 0.25)
+    words = torch.randint(-(2**63), 2**63 - 1, (len(options), -(-columns // 64)))
+    different = 0.0
+    for masks in (None, words):
+        chosen, expected = (op.choose(logits, None, params, seeds, masks) for op in ops("sampling"))
+        different = max(different, (chosen != expected).double().mean().item())
+    return different / (0.02 if dtype == FP32 else 0.25)
 
 
 def find_logprobs(options: Options, columns: int, dtype: torch.dtype) -> float:

@@ -180,6 +180,9 @@ def sampling_specimens() -> Iterator[Specimen]:
             torch.empty(4, 2, dtype=torch.int64),
         )
         yield Specimen(f"128256 {short(dtype)}", partial(sampling.choose, logits, None, params, seeds), dtype == BF16)
+        words = torch.empty(4, 2004, dtype=torch.int64)
+        masked = partial(sampling.choose, logits, None, params, seeds, words)
+        yield Specimen(f"128256 {short(dtype)}, masked", masked, dtype == BF16)
         tokens = torch.zeros(4, dtype=torch.int64)
         if dtype == FP32:
             cells = torch.zeros(300, dtype=torch.int64)

@@ -15,6 +15,7 @@ from minivllm.kernels.triton.launch import power_of_2
 
 _BLOCK = 4096
 _CELLS = 128  # that a program penalizes
+_MASKED = 1024  # columns that a program masks
 _CANDIDATES = 1024  # of a row's top k that are held in registers; with more the row is read again and again
 _BITS = {torch.float32: 32, torch.bfloat16: 16, torch.float16: 19}  # of a key in use: sign, exponent and fraction of the fp32
 
@@ -360,12 +361,26 @@ def penalty_kernel(logits_ptr, cell_ptr, count_ptr, owner_ptr, penalty_ptr, num_
     tl.store(logits, value - owed, mask=mask)
 
 
+@triton.jit
+def mask_kernel(
+    out_ptr, logits_ptr, row_ptr, word_ptr, row_stride, num_words, num_columns, SOME: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Grid: rows, blocks of columns."""
+    at = tl.program_id(0).to(tl.int64)
+    row = tl.load(row_ptr + at) if SOME else at
+    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < num_columns
+    words = tl.load(word_ptr + at * num_words + columns // 64, mask=inside, other=0)
+    x = tl.load(logits_ptr + row * row_stride + columns, mask=inside, other=0.0).to(tl.float32)
+    allowed = (words >> (columns % 64).to(tl.int64)) & 1 != 0
+    tl.store(out_ptr + at * num_columns + columns, tl.where(allowed, x, -float("inf")), mask=inside)
+
+
 def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, masks: Tensor | None = None) -> Tensor:
     """See reference.sampling."""
-    if masks is not None:
-        logits = reference._masked(logits if rows is None else logits[rows], masks)
-        rows = None
     logits = logits if logits.stride(-1) == 1 else logits.contiguous()
+    if masks is not None:
+        logits, rows = _masked(logits, rows, masks), None
     num_rows, num_columns = params.shape[0], logits.shape[1]
     out = torch.empty(num_rows, dtype=torch.int64, device=logits.device)
     if num_rows:
@@ -375,6 +390,18 @@ def choose(logits: Tensor, rows: Tensor | None, params: Tensor, seeds: Tensor, m
             out, logits, out if rows is None else rows, params.contiguous(), seeds.contiguous(), scratch, logits.stride(0),
             num_columns, rows is not None, _BITS[logits.dtype], block, _CANDIDATES, reference.BROKEN,
             reference.NOTHING_LEFT, num_warps=max(1, min(16, block // 256)),
+        )  # fmt: skip
+    return out
+
+
+def _masked(logits: Tensor, rows: Tensor | None, masks: Tensor) -> Tensor:
+    """A copy of the rows, with -inf where a mask has 0."""
+    num_rows, num_columns = masks.shape[0], logits.shape[1]
+    out = torch.empty((num_rows, num_columns), dtype=logits.dtype, device=logits.device)
+    if num_rows:
+        mask_kernel[(num_rows, triton.cdiv(num_columns, _MASKED))](
+            out, logits, masks if rows is None else rows, masks.contiguous(), logits.stride(0), masks.shape[1], num_columns,
+            rows is not None, _MASKED, num_warps=4,
         )  # fmt: skip
     return out
 
