@@ -188,7 +188,8 @@ def sweeps(scale: Scale) -> Iterator[Sweep]:
         decode, text = partial(decoding, 64, 4096, heads, 8, dim), partial(prompt, 8192, heads, 8, dim)
         yield Sweep(("decode", dim, 16), product((16, 32, 64, 128), (2, 4, 8), (2, 3, 5)), [decode])
         yield Sweep(("prompt", dim), product((64, 128), (32, 64, 128), (4, 8), (2, 3, 4)), [text])
-    few, much = product((32, 64, 128), (128, 256), (4,), (3, 4, 5)), product((64, 128, 256), (64, 128), (4, 8), (3, 4))
+    few = product((32, 64, 128), (128, 256), (4,), (3, 4, 5)) + product((32,), (128, 256), (2,), (3, 4, 5))
+    much = product((64, 128, 256), (64, 128), (4, 8), (3, 4))
     kinds = ("int8", "4 bits", "fp8", "fp8 blocks") if scale.has_fp8 else ("int8", "4 bits")
     for kind, n in itertools.product(kinds, (6144, 28672)):
         most = 64 if kind == "fp8 blocks" else 128
