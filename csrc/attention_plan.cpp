@@ -9,8 +9,8 @@ namespace {
 
 constexpr int kTileRows = 64;          // query rows (tokens x heads of the group) of one item
 constexpr int kSmallestSplit = 256;    // keys; fewer do not pay for merging
-constexpr int kSmallestShared = 128;  // keys, likewise
-constexpr int kSmallestSaving = 512;  // keys that need not be read again, likewise
+constexpr int kSmallestShared = 128;   // keys, likewise
+constexpr int kSmallestSaving = 512;   // keys that need not be read again, likewise
 constexpr int kItemsPerThread = 4;     // a single item is at most this share of a thread's work
 constexpr int kFewRows = 16;           // KV heads go together up to so many rows: their keys lie side by side
 
@@ -24,7 +24,7 @@ struct Tile {
 // Tiles whose results are merged together: one, or the single tokens of sequences that begin with the same pages. Those keys are
 // read once for all.
 struct Group {
-  Tile shared;  // no keys: none
+  Tile shared;         // no keys: none
   size_t first, last;  // tiles
 };
 

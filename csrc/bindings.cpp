@@ -42,7 +42,7 @@ void rotary(long tokens, int dtype, Address q, Address k, long q_stride, long k_
 }
 
 void gate(long rows, int dtype, Address x, Address out, long cols, int kind) {
-  kernels().gate[dtype]({at<void>(x), at<void>(out), rows, cols, static_cast<Gate>(kind)});
+  kernels().gate[dtype]({at<void>(x), at<void>(out), rows, cols, static_cast<Gate>(kind), 0});
 }
 
 void act(long rows, int dtype, Address x, Address out, long cols, int kind) {

@@ -15,6 +15,7 @@ from typing import Any
 import ray
 from model.conftest import save
 from model.families import FAMILIES
+from real_server import flags_of
 from scripted_core import make_tokenizer
 
 from minivllm import LLM, SamplingParams
@@ -47,10 +48,7 @@ def by_llm(folder: Path, options: dict[str, Any]) -> tuple[list[list[int]], floa
 
 
 def by_http(folder: Path, options: dict[str, Any]) -> list[list[int]]:
-    flags: list[str] = []
-    for name, value in {**OPTIONS, **options}.items():
-        flags += ["--" + name.replace("_", "-")] + ([] if value is True else [str(value)])
-    with served(str(folder), *flags) as (_, port, _):
+    with served(str(folder), *flags_of({**OPTIONS, **options})) as (_, port, _):
         body = {"prompt": PROMPTS, "max_tokens": COUNT, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
         return [choice["token_ids"] for choice in post(port, "/v1/completions", body)["choices"]]
 

@@ -9,7 +9,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,14 @@ class Server:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise
+
+
+def flags_of(options: Mapping[str, Any]) -> list[str]:
+    """Options of `LLM` as flags of `minivllm serve`."""
+    flags: list[str] = []
+    for name, value in options.items():
+        flags += ["--" + name.replace("_", "-"), *([] if value is True else [str(value)])]
+    return flags
 
 
 def free_port() -> int:

@@ -180,7 +180,7 @@ def sampling_specimens() -> Iterator[Specimen]:
             torch.empty(4, 2, dtype=torch.int64),
         )
         yield Specimen(f"128256 {short(dtype)}", partial(sampling.choose, logits, None, params, seeds), dtype == BF16)
-        words = torch.empty(4, 2004, dtype=torch.int64)
+        words = torch.empty(4, 128256 // 64, dtype=torch.int64)
         masked = partial(sampling.choose, logits, None, params, seeds, words)
         yield Specimen(f"128256 {short(dtype)}, masked", masked, dtype == BF16)
         tokens = torch.zeros(4, dtype=torch.int64)

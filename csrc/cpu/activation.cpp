@@ -35,27 +35,43 @@ struct GeluErf {
   }
 };
 
-template <class T, class Act>
-static void gate_rows(const GateArgs& a) {
+// combine(gate, up) for each vector.
+template <class T, class Combine>
+static void gate_rows(const GateArgs& a, const Combine& combine) {
   parallel_for(a.rows, max_of(1, 2048 / a.cols), [&](long begin, long end) {
     for (long row = begin; row < end; row++) {
       const T *gate = (const T*)a.x + row * 2 * a.cols, *up = gate + a.cols;
       T* out = (T*)a.out + row * a.cols;
       long i = 0;
-      for (; i + kLanes <= a.cols; i += kLanes) store(out + i, round_to<T>(Act::apply(load(gate + i))) * load(up + i));
-      if (i < a.cols) {
-        const long rest = a.cols - i;
-        store_n(out + i, round_to<T>(Act::apply(load_n(gate + i, rest))) * load_n(up + i, rest), rest);
-      }
+      for (; i + kLanes <= a.cols; i += kLanes) store(out + i, combine(load(gate + i), load(up + i)));
+      if (i < a.cols) store_n(out + i, combine(load_n(gate + i, a.cols - i), load_n(up + i, a.cols - i)), a.cols - i);
     }
+  });
+}
+
+template <class T, class Act>
+static void gate_by(const GateArgs& a) {
+  gate_rows<T>(a, [](vf gate, vf up) { return round_to<T>(Act::apply(gate)) * up; });
+}
+
+// As gpt-oss has it: gate * sigmoid(1.702 gate) * (up + 1), gate and up within the limit, rounded after each step.
+template <class T>
+static void gate_within(const GateArgs& a) {
+  gate_rows<T>(a, [low = splat(-a.limit)](vf gate, vf up) {
+    gate = -vmax(-gate, low);
+    up = vmax(-vmax(-up, low), low);
+    return round_to<T>(gate * round_to<T>(vsigmoid(round_to<T>(1.702f * gate)))) * round_to<T>(up + 1.0f);
   });
 }
 
 template <class T>
 void gate(const GateArgs& a) {
-  if (a.gate == Gate::silu) return gate_rows<T, Silu>(a);
-  if (a.gate == Gate::gelu_tanh) return gate_rows<T, GeluTanh>(a);
-  gate_rows<T, GeluErf>(a);
+  switch (a.gate) {
+    case Gate::silu: return gate_by<T, Silu>(a);
+    case Gate::gelu_tanh: return gate_by<T, GeluTanh>(a);
+    case Gate::gelu_erf: return gate_by<T, GeluErf>(a);
+    case Gate::limited: return gate_within<T>(a);
+  }
 }
 
 struct Relu {

@@ -73,13 +73,6 @@ static void read_as(const T* from, float* to, long n) {
   read_as((const F16*)a.q + offset, to, a.head_dim);
 }
 
-template <class T>
-static void write_as(const float* from, float factor, T* to, long n) {
-  long i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i) * factor);
-  if (i < n) store_n(to + i, load_n(from + i, n - i) * factor, n - i);
-}
-
 // acc of one row -> its place in the output, or in the partial results.
 static void finish_row(const AttentionArgs& a, const AttentionItem& item, long row, const float* acc, float top, float sum) {
   if (item.partial >= 0) {

@@ -47,38 +47,12 @@ static void multiply(const ExpertLinear& w, DType dtype, long expert, const T* x
                           w.k, w.k, w.table, nullptr});
 }
 
-// As gpt-oss has it: gate * sigmoid(1.702 gate) * (up + 1), gate and up within the limit, rounded after each step.
-template <class T>
-static void gate_within(const T* x, T* out, long rows, long size, float limit) {
-  const auto within = [&](vf gate, vf up) {
-    gate = -vmax(-gate, splat(-limit));
-    up = vmax(-vmax(-up, splat(-limit)), splat(-limit));
-    return round_to<T>(gate * round_to<T>(vsigmoid(round_to<T>(1.702f * gate)))) * round_to<T>(up + 1.0f);
-  };
-  parallel_for(rows, max_of(1, kSmallestShare / size), [&](long begin, long end) {
-    for (long row = begin; row < end; row++) {
-      const T *gate = x + row * 2 * size, *up = gate + size;
-      T* to = out + row * size;
-      long i = 0;
-      for (; i + kLanes <= size; i += kLanes) store(to + i, within(load(gate + i), load(up + i)));
-      if (i < size) store_n(to + i, within(load_n(gate + i, size - i), load_n(up + i, size - i)), size - i);
-    }
-  });
-}
-
 // sums += share * row
 template <class T>
 static void add_row(const T* row, float share, float* sums, long n) {
   long i = 0;
   for (; i + kLanes <= n; i += kLanes) store(sums + i, load(sums + i) + share * load(row + i));
   if (i < n) store_n(sums + i, load_n(sums + i, n - i) + share * load_n(row + i, n - i), n - i);
-}
-
-template <class T>
-static void round_row(const float* from, T* to, long n) {
-  long i = 0;
-  for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i));
-  if (i < n) store_n(to + i, load_n(from + i, n - i), n - i);
 }
 
 template <class T>
@@ -100,11 +74,7 @@ void mix(const MixArgs& a) {
       }
     });
     multiply(a.gate_up, a.dtype, expert, rows, both, count);
-    if (a.limit > 0) {
-      gate_within(both, gated, count, size, a.limit);
-    } else {
-      kernels().gate[(int)a.dtype]({both, gated, count, size, Gate::silu});
-    }
+    kernels().gate[(int)a.dtype]({both, gated, count, size, a.limit > 0 ? Gate::limited : Gate::silu, a.limit});
     multiply(a.down, a.dtype, expert, gated, rows, count);
     parallel_for(count, share, [&](long begin, long end) {
       for (long i = begin; i < end; i++) {
@@ -113,7 +83,7 @@ void mix(const MixArgs& a) {
     });
   }
   parallel_for(a.tokens, share, [&](long begin, long end) {
-    for (long token = begin; token < end; token++) round_row(sums + token * hidden, (T*)a.out + token * hidden, hidden);
+    for (long token = begin; token < end; token++) write_as(sums + token * hidden, 1.0f, (T*)a.out + token * hidden, hidden);
   });
 }
 

@@ -32,13 +32,14 @@ struct RotaryArgs {
   bool interleaved;
 };
 
-enum class Gate : int { silu = 0, gelu_tanh = 1, gelu_erf = 2 };
+enum class Gate : int { silu = 0, gelu_tanh = 1, gelu_erf = 2, limited = 3 };
 
 struct GateArgs {
   const void* x;  // [rows, 2 * cols]: gate, then up
   void* out;      // [rows, cols]
   long rows, cols;
   Gate gate;
+  float limit;  // of `limited`
 };
 
 enum class Act : int { silu = 0, gelu_tanh = 1, gelu_erf = 2, relu = 3, relu2 = 4 };
@@ -172,7 +173,7 @@ struct MixArgs {
   const float* shares;     // [tokens, top_k]
   long tokens, top_k, num_experts;
   ExpertLinear gate_up, down;  // gate and then up: [2 * size, hidden]; [hidden, size]
-  float limit;                 // 0: none; see experts.cpp
+  float limit;                 // 0: none; else the gate is `limited`
 };
 
 // A weight of `bits` bits before it is packed: value * scale + least, with a scale and a least for every `group` values of a row.

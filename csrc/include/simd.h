@@ -345,5 +345,13 @@ MINIVLLM_INLINE vf vexp(vf x) {
 
 MINIVLLM_INLINE vf vsigmoid(vf x) { return 1.0f / (1.0f + vexp(-x)); }
 
+// from * factor, rounded.
+template <class T>
+static void write_as(const float* from, float factor, T* to, long n) {
+  long i = 0;
+  for (; i + kLanes <= n; i += kLanes) store(to + i, load(from + i) * factor);
+  if (i < n) store_n(to + i, load_n(from + i, n - i) * factor, n - i);
+}
+
 }  // namespace MINIVLLM_ISA
 }  // namespace minivllm

@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from real_server import Server, free_port, wait_until
+from real_server import Server, flags_of, free_port, wait_until
 from tiny_llama import write_tiny_llama
 
 from minivllm import LLM, SamplingParams
@@ -19,7 +19,7 @@ from minivllm.messages.output import RequestOutput
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OPTIONS: dict[str, Any] = {"dtype": "float32", "cpu_threads": 1, "num_gpu_blocks_override": 64, "block_size": 4}
-FLAGS = [word for name, value in OPTIONS.items() for word in ("--" + name.replace("_", "-"), str(value))]
+FLAGS = flags_of(OPTIONS)
 PROMPTS = [[*range(20 + i, 80 + i)] for i in range(6)]
 BODY = {"max_tokens": 12, "ignore_eos": True, "temperature": 0, "return_token_ids": True}
 DECODE = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None, "remote_block_ids": None}

@@ -6,6 +6,7 @@ import httpx
 import psutil
 import pytest
 from executor.workers import PROMPTS, assert_same, outputs_of
+from real_server import flags_of
 from tiny_llama import write_tiny_llama
 
 from minivllm import LLM, SamplingParams
@@ -52,8 +53,7 @@ def test_a_server_whose_two_cores_have_experts_on_two_workers_each(tmp_path, clu
     body = {"max_tokens": 20, "ignore_eos": True, "temperature": 0}
     with LLM(str(mixture), **options) as llm:
         outputs = llm.generate([{"prompt_token_ids": p} for p in PROMPTS], SamplingParams(**body), use_tqdm=False)
-    flags = [word for name, value in options.items() for word in ("--" + name.replace("_", "-"), str(value))]
-    flags += ["-dp", "2", "-tp", "2", "-ep", "--distributed-executor-backend", "ray"]
+    flags = [*flags_of(options), "-dp", "2", "-tp", "2", "-ep", "--distributed-executor-backend", "ray"]
     with launch(mixture, *flags, env={"RAY_ADDRESS": ray.get_runtime_context().gcs_address}) as server:
         body |= {"prompt": PROMPTS * 2, "return_token_ids": True}
         reply = httpx.post(f"{server.url}/v1/completions", json=body, timeout=60).json()

@@ -27,7 +27,7 @@ def paged_attention(
     k_scale: float = 1.0,
     v_scale: float = 1.0,
 ) -> Tensor:
-    """See reference.attention."""
+    """See reference.attention; kv may have but one plane, of keys that are the values too."""
     dense = q.dtype in DTYPES and kv.dtype in CACHE_DTYPES and has_dense_rows(q) and kv.is_contiguous()
     by_head = [vector for vector in (sinks, alibi_slopes) if vector is not None]
     plain = k_scale == v_scale == 1.0 and all(vector.dtype == torch.float32 and vector.is_contiguous() for vector in by_head)
@@ -36,36 +36,10 @@ def paged_attention(
             q, kv, block_tables, query_start, context_lens, scale, out, sliding_window=sliding_window, soft_cap=soft_cap,
             alibi_slopes=alibi_slopes, sinks=sinks, k_scale=k_scale, v_scale=v_scale,
         )  # fmt: skip
-    return _attend(q, kv, block_tables, query_start, context_lens, scale, out, sliding_window, soft_cap, sinks, alibi_slopes)
-
-
-def latent_attention(
-    q: Tensor, cache: Tensor, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, scale: float, rank: int
-) -> Tensor:
-    """See reference.attention."""
-    if q.dtype in DTYPES and cache.dtype in CACHE_DTYPES and has_dense_rows(q) and cache.is_contiguous():
-        return _attend(q, cache, block_tables, query_start, context_lens, scale)[..., :rank]
-    return reference.latent_attention(q, cache, block_tables, query_start, context_lens, scale, rank)
-
-
-def _attend(
-    q: Tensor,
-    kv: Tensor,
-    block_tables: Tensor,
-    query_start: Tensor,
-    context_lens: Tensor,
-    scale: float,
-    out: Tensor | None = None,
-    sliding_window: int = 0,
-    soft_cap: float = 0.0,
-    sinks: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-) -> Tensor:
-    """kv may have but one plane, of keys that are the values too."""
     num_blocks, num_kv_heads, block_size, head_dim = cache_shape(kv)
     num_heads = q.shape[1]
     num_seqs = context_lens.shape[0]
-    if any(vector.shape != (num_heads,) for vector in (sinks, alibi_slopes) if vector is not None):
+    if any(vector.shape != (num_heads,) for vector in by_head):
         raise ValueError(f"sinks and alibi_slopes must have {num_heads} elements, one a head")
     if q.shape[2] != head_dim or num_heads % num_kv_heads or query_start.shape != (num_seqs + 1,):
         raise ValueError(f"shapes do not fit: q {list(q.shape)}, kv {list(kv.shape)}, query_start {list(query_start.shape)}")
@@ -81,6 +55,13 @@ def _attend(
         sliding_window, sinks, alibi_slopes, len(kv) == 1,
     )  # fmt: skip
     return out
+
+
+def latent_attention(
+    q: Tensor, cache: Tensor, block_tables: Tensor, query_start: Tensor, context_lens: Tensor, scale: float, rank: int
+) -> Tensor:
+    """See reference.attention."""
+    return paged_attention(q, cache, block_tables, query_start, context_lens, scale)[..., :rank]
 
 
 def whole_attention(

@@ -1,5 +1,7 @@
 """Mixture of experts on the compiled kernels; see csrc/cpu/experts.cpp."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -15,19 +17,19 @@ Weight = gemm.PackedLinear | gemm_grouped.PackedGroups
 class PackedExperts:
     """The weights of one linear layer of all experts, alike in shape and kind."""
 
-    def __init__(self, weights: list[Weight]):
+    def __init__(self, weights: Sequence[Weight]):
         self.weights = weights
         self.addresses = torch.tensor([weight.data.data_ptr() for weight in weights])
 
 
 def pack(weight: Tensor) -> PackedExperts:
     """See reference.moe."""
-    packed = [gemm.pack(one) for one in weight]
-    if any(isinstance(one, Tensor) for one in packed):
+    packed = [one for one in map(gemm.pack, weight) if not isinstance(one, Tensor)]
+    if len(packed) < len(weight):
         raise TypeError(
             f"experts' weights must be in float32, bfloat16 or float16 and not empty, got {weight.dtype} {list(weight.shape)}"
         )
-    return PackedExperts([one for one in packed if not isinstance(one, Tensor)])
+    return PackedExperts(packed)
 
 
 def route(

@@ -20,11 +20,11 @@ _LENGTHS = tuple(1 << n for n in range(12))  # of prompts for which different ke
 
 class CudaDevice(Device):
     torch_name = "cuda"
-    captures = importlib.util.find_spec("triton") is not None  # what computes in its place waits for numbers
     overlaps = True
     warm_up_lengths = _LENGTHS
 
     def __init__(self, config: DeviceConfig, index: int = 0, count: int = 1):
+        self.captures = importlib.util.find_spec("triton") is not None  # what computes in its place waits for numbers
         self._index = index
         self._count = count
         self._pool: Any = None  # memory that all graphs share
