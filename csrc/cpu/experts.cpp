@@ -1,6 +1,5 @@
 // A mixture of experts in one call: for each expert that somebody was sent to, its tokens' rows are gathered, multiplied, and
 // added to the sums of their tokens. Experts come in their order, so a token's sum does not depend on the others in the batch.
-#include <algorithm>
 #include <vector>
 
 #include "isa.h"
